@@ -1,0 +1,340 @@
+"""The table of messages: everything that one zbatch process says to another.
+
+This file says *what* is said; ``wire.py`` says how it becomes frames, ``docs/protocol.md`` when it may
+be said.  Messages are frozen, know no socket and are compared by value in the tests.
+
+Every message begins with the same head of three: the connection it belongs to, its number within that
+connection (from 1), and the highest number received on it so far.  The numbers are what lost messages
+are healed by, see ``core/client.py`` and ``core/broker.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta, Struct
+
+Count = Annotated[int, Meta(ge=0, le=2**53)]
+"""A number that counts something: ids, sequence numbers, milliseconds."""
+
+Positive = Annotated[int, Meta(ge=1, le=2**31)]
+Range = tuple[Count, Count]
+"""Half open: the ids from the first number up to, not including, the second."""
+
+Ranges = Annotated[list[Range], Meta(max_length=4096)]
+"""Bounded, so that a few bytes cannot name work for minutes (range bombs)."""
+
+Life = Annotated[bytes, Meta(min_length=16, max_length=16)]
+"""One life of a client, worker or supervisor object; random, told to brokers only."""
+
+Token = Annotated[bytes, Meta(min_length=8, max_length=8)]
+"""Eight bytes: a connection, an epoch (one life of a broker), an incarnation (one life of a model
+process) or an origin (what others may know of a life)."""
+
+Topic = Annotated[str, Meta(min_length=1, max_length=128)]
+Key = Annotated[str, Meta(max_length=256)]
+Word = Annotated[str, Meta(max_length=64)]
+Text = Annotated[str, Meta(max_length=65_536)]
+Priority = Annotated[int, Meta(ge=-(2**31), le=2**31)]
+Cost = Annotated[float, Meta(ge=0, le=1e15)]
+Role = Literal["client", "worker", "supervisor"]
+
+
+class Fault(Struct, frozen=True, array_like=True, gc=False):
+    """An error as data: what ``errors.py`` turns into an exception and back."""
+
+    code: Word
+    text: Text
+    retry_after_ms: Count = 0
+    kind: Word = ""
+    """The name of the exception's class, where a model raised one."""
+    traceback: Text = ""
+
+
+class Message(Struct, frozen=True, array_like=True, gc=False):
+    """The head that every message carries."""
+
+    conn: Token
+    number: Count
+    ack: Count
+
+
+# --- both sides ---------------------------------------------------------------------------------
+
+
+class Hello(Message, frozen=True, tag="HELLO"):
+    """I am here, on this connection; these ids (client) or batches (worker) I hold."""
+
+    life: Life
+    role: Role
+    version: Count
+    open: Ranges = []
+    """A client's open item ids; a worker's unfinished or unacknowledged batches of ``epoch``."""
+    next: Count = 0
+    """A client's first id not used yet."""
+    epoch: bytes = b""
+    """A worker's: the broker's life that ``open`` speaks of."""
+    incarnation: bytes = b""
+    """A worker's: what its supervisor named it."""
+    host: Word = ""
+    pid: Count = 0
+
+
+class Welcome(Message, frozen=True, tag="WELCOME"):
+    """You are known; these of your open ids I do not hold."""
+
+    epoch: Token
+    version: Count
+    missing: Ranges = []
+    message_bytes: Count = 0
+    """The largest message that will be read."""
+    unserved: list[Topic] = []
+
+
+class Who(Message, frozen=True, tag="WHO"):
+    """I do not know this connection: say HELLO."""
+
+
+class Beat(Message, frozen=True, tag="BEAT"):
+    """A sign of life that says what the sender holds; absolute, so a lost one costs nothing."""
+
+    open: Ranges = []
+    next: Count = 0
+    running: Count = 0
+    """A worker's: the batch that runs now, or 0."""
+
+
+class Pulse(Message, frozen=True, tag="PULSE"):
+    """The answer to a beat."""
+
+    missing: Ranges = []
+    seen: Count = 0
+    """The highest number received on this connection when ``missing`` was made."""
+    unserved: list[Topic] = []
+    """Topics this client waits for that no worker here serves."""
+
+
+class Bye(Message, frozen=True, tag="BYE"):
+    """I leave; forget me, and what of mine still waits."""
+
+
+# --- client and broker --------------------------------------------------------------------------
+
+
+class Group(Struct, frozen=True, array_like=True, gc=False):
+    """Items of one client that agree in all but their payload; their ids are base, base + 1, ..."""
+
+    base: Count
+    topic: Topic
+    deadline_ms: Count
+    """Milliseconds left when it was sent."""
+    items: Annotated[list[bytes], Meta(min_length=1)]
+    buffers: list[Count] | None = None
+    """How many frames after the envelope belong to each item; None: no frames at all."""
+    priority: Priority = 0
+    key: Key = ""
+    costs: list[Cost] | None = None
+    whole: bool = False
+    """One request of several items: admitted whole or refused whole."""
+    again: bool = False
+    """Sent before, so it may have run."""
+
+
+class Request(Message, frozen=True, tag="REQUEST"):
+    """Run these."""
+
+    groups: list[Group]
+
+
+class Results(Struct, frozen=True, array_like=True, gc=False):
+    """Outputs of consecutive ids."""
+
+    base: Count
+    outputs: list[bytes]
+    buffers: list[Count] | None = None
+
+
+class Result(Message, frozen=True, tag="RESULT"):
+    """These are done."""
+
+    spans: list[Results]
+
+
+class Refusal(Struct, frozen=True, array_like=True, gc=False):
+    """One error for some ids."""
+
+    ids: Ranges
+    fault: Fault
+
+
+class Refused(Message, frozen=True, tag="REFUSED"):
+    """These end in an error (or, where it is no outcome, are not taken now)."""
+
+    refusals: list[Refusal]
+
+
+class Cancel(Message, frozen=True, tag="CANCEL"):
+    """Nobody waits for these any more."""
+
+    ids: Ranges
+
+
+class StatusAsk(Message, frozen=True, tag="STATUS?"):
+    """Show me how you are."""
+
+
+class Status(Message, frozen=True, tag="STATUS"):
+    """A snapshot for people, as JSON (``core/status.py``)."""
+
+    snapshot: bytes
+
+
+# --- worker and broker --------------------------------------------------------------------------
+
+
+class Facts(Struct, frozen=True, array_like=True, gc=False):
+    """What a worker tells about its model; bounded, for people and gateways."""
+
+    name: Annotated[str, Meta(max_length=256)] = ""
+    version: Word = ""
+    signature: Annotated[bytes, Meta(max_length=16_384)] = b""
+    """JSON, made by ``model.py``; empty when the model declares none."""
+    gpu: Word = ""
+
+
+class Ready(Message, frozen=True, tag="READY"):
+    """This worker offers to hold ``slots`` batches of ``topic``."""
+
+    topic: Topic
+    slots: Annotated[int, Meta(ge=1, le=64)]
+    batch_size: Positive
+    batch_cost: Cost | None
+    """The most that the costs of a batch may add up to; None: no such bound."""
+    max_latency_ms: Annotated[float, Meta(ge=0, le=1e9)]
+    lease_ms: Count
+    """The longest a batch may run; 0: the default rule (``core/worker.py``)."""
+    idempotent: bool = True
+    facts: Facts = Facts()
+
+
+class Span(Struct, frozen=True, array_like=True, gc=False):
+    """Items of one client inside a batch."""
+
+    origin: Token
+    base: Count
+    deadline_ms: Count
+    items: list[bytes]
+    buffers: list[Count] | None = None
+
+
+class Batch(Message, frozen=True, tag="BATCH"):
+    """Run these together."""
+
+    epoch: Token
+    batch: Positive
+    attempt: Positive
+    spans: list[Span]
+    key: Key = ""
+
+
+class Began(Message, frozen=True, tag="BEGAN"):
+    """The model starts on this batch now."""
+
+    epoch: Token
+    batch: Positive
+    attempt: Positive
+
+
+class Progress(Message, frozen=True, tag="PROGRESS"):
+    """The model still advances on this batch: renew its lease."""
+
+    epoch: Token
+    batch: Positive
+
+
+class Done(Message, frozen=True, tag="DONE"):
+    """The batch ran; one output per item, in order."""
+
+    epoch: Token
+    batch: Positive
+    attempt: Positive
+    incarnation: bytes
+    outputs: list[bytes]
+    buffers: list[Count] | None = None
+    errors: list[tuple[Count, Fault]] | None = None
+    """Positions in the batch whose output is an error; their ``outputs`` entry is empty."""
+    run_ms: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class Recall(Message, frozen=True, tag="RECALL"):
+    """Give this batch back if it has not begun."""
+
+    epoch: Token
+    batch: Positive
+
+
+class Returned(Message, frozen=True, tag="RETURNED"):
+    """These batches never began and never will, here."""
+
+    epoch: Token
+    batches: Annotated[list[Positive], Meta(max_length=4096)]
+
+
+class Draining(Message, frozen=True, tag="DRAIN"):
+    """No new work for me, please."""
+
+
+# --- supervisor and broker ----------------------------------------------------------------------
+
+
+class Child(Struct, frozen=True, array_like=True, gc=False):
+    """A model process as its supervisor sees it."""
+
+    incarnation: Token
+    alive: bool
+    epoch: bytes = b""
+    begun: Count = 0
+    """The last batch of ``epoch`` that its model began; 0: none."""
+    finished: Count = 0
+    """The last batch whose run came to an end; equal to ``begun``: nothing was running."""
+    exit: int = 0
+    """Exit status, or minus the signal that ended it."""
+    reason: Word = ""
+    restarts: Count = 0
+    gpu: Word = ""
+    state: Word = ""
+
+
+class Children(Message, frozen=True, tag="CHILDREN"):
+    """A supervisor's beat; the dead stay listed until this message is acknowledged."""
+
+    topic: Topic
+    children: Annotated[list[Child], Meta(max_length=1024)]
+
+
+AnyMessage = (
+    Hello
+    | Welcome
+    | Who
+    | Beat
+    | Pulse
+    | Bye
+    | Request
+    | Result
+    | Refused
+    | Cancel
+    | StatusAsk
+    | Status
+    | Ready
+    | Batch
+    | Began
+    | Progress
+    | Done
+    | Recall
+    | Returned
+    | Draining
+    | Children
+)
+
+NOWHERE: bytes = bytes(8)
+"""A conn for messages to those who have not said theirs."""
