@@ -37,10 +37,10 @@ def main():
         return 0
     print(f"{asked.path}: making it (once; later runs reuse it)", flush=True)
     python = os.path.join(asked.path, "bin", "python")
-    log = asked.path.rstrip("/") + ".log"
+    log = os.path.join(asked.path, "install.log")
     if os.path.isdir(asked.path):
         shutil.rmtree(asked.path)
-    open(log, "w").close()
+    os.makedirs(asked.path)
     for title, command in steps(asked, python):
         if not run(title, command, log):
             return complain(
