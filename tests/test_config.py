@@ -271,5 +271,5 @@ def test_serve_starts_every_worker_of_a_file_and_may_change_what_all_have(write:
 def test_serve_names_what_it_can_be_told() -> None:
     told = config.serve_leaves()
     assert told["batch_size"].help == "A batch closes at this many items."
-    assert told["backend"].help == "Where workers connect to; several with commas."
+    assert told["backend"].default == ()
     assert {"model", "frontend", "limits.topic_items", "timing.beat"} <= set(told)

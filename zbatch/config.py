@@ -68,6 +68,7 @@ __all__ = [
     "resolve_status",
     "resolve_worker",
     "serve_leaves",
+    "version",
 ]
 
 S = TypeVar("S", bound=Settings)
@@ -289,6 +290,9 @@ _OF_ALL_WORKERS = {"gpu", "num", "batch_size", "batch_cost", "max_latency", "lea
 def serve_leaves() -> dict[str, Leaf]:
     """Return what ``zbatch serve`` can be told: a worker's settings, and a broker's of other names."""
     broker = {leaf.path: leaf for leaf in leaves(BrokerSettings)}
+    broker["backend"] = broker["backend"]._replace(
+        default=(), help="Where workers of other hosts connect to, beside the private endpoint of these."
+    )
     return broker | {leaf.path: leaf for leaf in leaves(WorkerSettings) if leaf.path != "backend"}
 
 
@@ -396,3 +400,13 @@ def _build(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
         return kind(**chosen)
     except Wrong as wrong:
         raise Wrong(prefix + wrong.field, wrong.sentence) from None
+
+
+def version() -> str:
+    """Return which zbatch this is; run from a source tree that is not installed it cannot tell."""
+    from importlib import metadata  # noqa: PLC0415  twenty milliseconds that only this needs
+
+    try:
+        return metadata.version("zbatch")
+    except metadata.PackageNotFoundError:
+        return "unknown"

@@ -17,11 +17,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
-Level = Literal["debug", "info", "warning", "error"]
 LEVELS: dict[str, int] = {"debug": 0, "info": 1, "warning": 2, "error": 3}
 
 QUEUE_LINES = 1_000
@@ -62,8 +61,11 @@ class Journal:
         self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def event(self, event: str, /, *, level: Level = "info", detail: str = "", **values: object) -> None:
-        """Print that this happened; ``detail`` is a text of several lines, such as a traceback."""
+    def event(self, event: str, /, *, level: str = "info", detail: str = "", **values: object) -> None:
+        """Print that this happened.
+
+        ``level`` is one of :data:`LEVELS`; ``detail`` a text of several lines, such as a traceback.
+        """
         if LEVELS[level] < self._lowest:
             return
         meter = self._meters.setdefault(event, _Meter())

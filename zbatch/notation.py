@@ -163,7 +163,7 @@ def gpus(value: object) -> tuple[str, ...]:
     chosen = words([str(one) if isinstance(one, int) and not isinstance(one, bool) else one for one in many])
     alone = len(chosen) == 1 and chosen[0] in ("all", "cpu")
     if not chosen or not (alone or all(_GPU.fullmatch(one) for one in chosen)):
-        raise ValueError(f"wanted all, cpu, or GPUs by index or UUID such as 0,1, got {value!r}")
+        raise ValueError(f"wanted all, cpu, or GPUs by index or UUID such as 0,1, got {','.join(chosen)!r}")
     return chosen
 
 

@@ -102,7 +102,7 @@ class Limits(Settings, frozen=True):
     """The largest message that is read."""
 
     unserved_topics: Whole = 1_000
-    """Topics that may be asked for before any worker serves them; beyond it: ``UnknownTopic``."""
+    """Topics that may be asked for before any worker serves them; beyond it: UnknownTopic."""
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "topic_items", "topic_bytes", "client_items", "client_bytes", "message_bytes")
@@ -122,7 +122,7 @@ class Timing(Settings, frozen=True):
     """A worker silent this long gets no new work."""
 
     rejoin: Seconds = 4.0
-    """A worker whose connection is gone may come back on a new one this long (hazards 3)."""
+    """A worker whose connection is gone may come back on a new one this long."""
 
     silent: Seconds = 12.0
     """A peer silent this long is gone."""
@@ -181,7 +181,7 @@ class BrokerSettings(Settings, frozen=True):
     """Where workers connect to; several with commas."""
 
     topics: TopicNames | None = None
-    """The only topics that may be asked for; any other is ``UnknownTopic`` at once."""
+    """The only topics that may be asked for; any other is UnknownTopic at once."""
 
     batching: Batching = "eager"
     """eager: an idle worker takes what waits; window: it waits for company up to max_latency."""

@@ -1,0 +1,465 @@
+"""The command line: parse, build the settings of one command, call one function.
+
+Options are made from the fields of the settings (``settings.py``), so command line, environment and file say
+the same names and one explanation serves all.  What a command does is in the module that it imports; the
+imports stand inside the commands, so that ``zbatch --help`` is quick and a client needs no Linux.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import click
+import msgspec
+
+from zbatch import config
+from zbatch.config import (
+    BenchSettings,
+    BrokerSettings,
+    ClientSettings,
+    Leaf,
+    Resolved,
+    ServeSettings,
+    Settings,
+    StatusSettings,
+    WorkerSettings,
+)
+from zbatch.errors import ConfigError, ZbatchError
+from zbatch.notation import json_or_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from zbatch.client import ZClient
+
+INTERRUPTED = 130
+"""What a shell says of a command that Ctrl-C ended."""
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+# --- how commands look ---------------------------------------------------------------------------
+
+
+class Failure(click.ClickException):
+    """It was tried and failed."""
+
+    exit_code = 1
+
+
+class WrongSettings(click.ClickException):
+    """It was not tried."""
+
+    exit_code = 2
+
+
+class Setting(click.Option):
+    """An option made from a field of the settings; its text is read in ``config.py``, like a variable's."""
+
+    def __init__(self, leaf: Leaf) -> None:
+        name = leaf.path.replace(".", "__")
+        flag = leaf.written.metavar == ""
+        default = "" if leaf.default in (msgspec.NODEFAULT, None, (), {}, "") else f"  [{_shown(leaf)}]"
+        super().__init__(
+            [name, f"{leaf.option}/--no-{leaf.option[2:]}" if flag else leaf.option],
+            type=click.BOOL if flag else click.STRING,
+            multiple=leaf.written.many,
+            metavar=leaf.written.metavar or None,
+            default=None,
+            help=f"{leaf.help}{default}",
+        )
+        self.is_fine_tuning = "." in leaf.path
+
+
+def _shown(leaf: Leaf) -> str:
+    return ",".join(leaf.default) if isinstance(leaf.default, tuple) else leaf.show(leaf.default).strip('"')
+
+
+class Command(click.Command):
+    """A command whose help keeps bounds and timing apart, and says where else options can be said."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write two lists of options."""
+        parts: dict[bool, list[tuple[str, str]]] = {False: [], True: []}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx) if isinstance(parameter, click.Option) else None
+            if record is not None:
+                parts[getattr(parameter, "is_fine_tuning", False)].append(record)
+        for is_fine_tuning, title in ((False, "Options"), (True, "Bounds and timing")):
+            if parts[is_fine_tuning]:
+                with formatter.section(title):
+                    formatter.write_dl(parts[is_fine_tuning])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Say where else an option can be said."""
+        name = str(self.name)
+        formatter.write_paragraph()
+        formatter.write_text(
+            f"Each option can also be said as ZBATCH_{name.upper()}_<OPTION>, or under [{SECTIONS[name]}] "
+            "in the file of --config.  The command line wins over the environment, that over the file."
+        )
+
+
+class Commands(click.Group):
+    """All commands; turns what they return or raise into exit codes."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command that was asked for."""
+        try:
+            code = super().invoke(ctx)
+        except ConfigError as error:
+            raise WrongSettings(str(error)) from error
+        except ZbatchError as error:
+            raise Failure(_sentence(error)) from error
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        ctx.exit(code or 0)
+
+
+SECTIONS = {
+    "broker": "broker",
+    "worker": "worker",
+    "serve": "serve",
+    "predict": "client",
+    "status": "status",
+    "bench": "bench",
+}
+"""The table of a file in which a command finds its settings."""
+
+
+def _options(leaves: Iterable[Leaf], *, without: tuple[str, ...] = ()) -> Callable[[F], F]:
+    """Give a command ``--config`` and an option for each setting."""
+
+    def add(function: F) -> F:
+        option = click.option("--config", metavar="FILE", help="Read settings from this TOML file.")
+        parameters = [Setting(leaf) for leaf in leaves if leaf.path not in without]
+        added: F = option(function)
+        added.__click_params__ += reversed(parameters)  # type: ignore[attr-defined]
+        return added
+
+    return add
+
+
+def _said(command: str, given: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+    """Return what the command line said, by path, and the file to read."""
+    said = {name.replace("__", "."): value for name, value in given.items() if value not in (None, ())}
+    return said, config.config_file(command, said.pop("config", None))
+
+
+Found = TypeVar("Found", bound=Settings)
+
+
+def _noted(found: Resolved[Found]) -> Found:
+    for note in found.notes:
+        click.echo(f"note: {note}", err=True)
+    return found.settings
+
+
+# --- commands ------------------------------------------------------------------------------------
+
+
+def _print_version(ctx: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        click.echo(f"zbatch {config.version()}")
+        ctx.exit()
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Show the version and exit.",
+)
+def main() -> None:
+    """Many callers, one batch: run models on batches that are gathered from everybody who asks.
+
+    \b
+    zbatch serve model.py:Model --topic bert      a broker and its workers on this host
+    zbatch predict bert "how are you"             ask it
+    zbatch status                                 see how it is
+
+    Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 interrupted.
+    """
+
+
+@main.command(cls=Command)
+@_options(config.leaves(BrokerSettings))
+def broker(**given: Any) -> int:
+    """Run a broker: gather what clients ask for into batches.
+
+    It hands them to whichever worker is free, on any host.
+
+    \b
+    zbatch broker
+    zbatch broker --frontend tcp://127.0.0.1:5555,ipc:///run/zbatch/front --topics bert,resnet
+    zbatch broker --config farm.toml
+    """
+    settings = _noted(config.resolve_broker(*_said("broker", given)))
+    from zbatch.broker import run
+
+    return run(settings)
+
+
+@main.command(cls=Command)
+@click.argument("model", required=False)
+@_options(config.leaves(WorkerSettings), without=("model",))
+def worker(**given: Any) -> int:
+    """Run a model for a broker, on the GPUs of this host.
+
+    One supervisor watches --num model processes per GPU.  MODEL is package.module:Name or
+    path/file.py:Name, a class with predict(batch) or a function.
+
+    \b
+    zbatch worker bert.py:Bert --topic bert --gpu 0,1 --num 2 --batch-size 64
+    zbatch worker bert.py:Bert --topic bert --gpu cpu --backend tcp://broker-host:5556
+    zbatch worker --config farm.toml --name bert
+    """
+    settings = _noted(config.resolve_worker(*_said("worker", given)))
+    from zbatch.worker import run
+
+    return run(settings)
+
+
+@main.command(cls=Command)
+@click.argument("model", required=False)
+@_options(config.serve_leaves().values(), without=("model",))
+def serve(**given: Any) -> int:
+    """Run a broker and workers on this host, in one.
+
+    The workers run MODEL, or what a file's [[worker]] tables say.  Of a file, [serve] lies over
+    [broker] and [[worker]].
+
+    \b
+    zbatch serve bert.py:Bert --topic bert
+    zbatch serve --config two-models.toml
+    """
+    settings = _noted(config.resolve_serve(*_said("serve", given)))
+    from zbatch.launcher import serve as run
+
+    return run(settings)
+
+
+@main.command(cls=Command)
+@click.argument("topic")
+@click.argument("item", nargs=-1)
+@_options(config.leaves(ClientSettings), without=("topic",))
+def predict(item: tuple[str, ...], **given: Any) -> int:
+    """Ask the model TOPIC for each ITEM, or for each line of stdin.
+
+    An item is JSON, or else a string.  Prints one line of JSON for each item, in order; an empty one
+    for an item that failed, whose error is told on stderr.
+
+    \b
+    zbatch predict bert "how are you" "fine, thanks"
+    zbatch predict add '[1, 2]'
+    zbatch predict bert < sentences.txt > vectors.jsonl
+    """
+    settings = _noted(config.resolve_client(*_said("predict", given)))
+    if not item and sys.stdin.isatty():
+        raise click.UsageError("no item: name some, or pipe in one a line")
+    from zbatch.client import ZClient
+
+    items = (json_or_text(text) for text in item or _lines_of_stdin())
+    with ZClient(list(settings.endpoint), topic=settings.topic, timeout=settings.timeout) as client:
+        return _print_outcomes(client, items, settings)
+
+
+@main.command(cls=Command)
+@_options(config.leaves(StatusSettings))
+def status(**given: Any) -> int:
+    """Show a broker's topics, workers and clients.
+
+    \b
+    zbatch status --watch
+    zbatch status --json | jq .topics
+    zbatch status --check --topic bert            for probes: exit 0, or 1 and a sentence
+    """
+    settings = _noted(config.resolve_status(*_said("status", given)))
+    from zbatch.client import ZClient
+
+    with ZClient(list(settings.endpoint), timeout=settings.timeout) as client:
+        if settings.check:
+            return _check(client, settings)
+        if settings.watch:
+            return _watch(client, settings)
+        _show(client.status(), settings)
+        return 0
+
+
+@main.command(cls=Command)
+@click.argument("topic", required=False)
+@_options(config.leaves(BenchSettings), without=("topic",))
+def bench(**given: Any) -> int:
+    """Make load, and print requests/s and latencies.
+
+    \b
+    zbatch bench bert --callers 64 --duration 30s --item "how are you"
+    zbatch bench resnet --rate 200 --size 588KiB
+    """
+    settings = _noted(config.resolve_bench(*_said("bench", given)))
+    from zbatch.loadgen import bench as run
+
+    return run(settings)
+
+
+COMMANDS = {
+    "broker": broker,
+    "worker": worker,
+    "serve": serve,
+    "predict": predict,
+    "status": status,
+    "bench": bench,
+}
+
+
+@main.command("config", context_settings={"ignore_unknown_options": True})
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.argument("command", type=click.Choice(list(SECTIONS)))
+@click.argument("rest", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]...")
+@click.pass_context
+def show_config(ctx: click.Context, command: str, rest: tuple[str, ...], as_json: bool) -> int:
+    """Print effective settings and where each came from.
+
+    They are those that COMMAND would run on with these options.  What is printed is a TOML file that
+    can be used with --config.
+
+    \b
+    zbatch config broker
+    zbatch config worker bert.py:Bert --config farm.toml --gpu cpu
+    """
+    asked = COMMANDS[command].make_context(command, list(rest), parent=ctx.parent)
+    resolve: dict[str, Callable[..., Resolved[Any]]] = {
+        "broker": config.resolve_broker,
+        "worker": config.resolve_worker,
+        "serve": config.resolve_serve,
+        "predict": config.resolve_client,
+        "status": config.resolve_status,
+        "bench": config.resolve_bench,
+    }
+    asked.params.pop("item", None)
+    found = resolve[command](*_said(command, asked.params))
+    settings = _noted(found)
+    if as_json:
+        click.echo(msgspec.json.encode({"settings": settings, "sources": found.sources}))
+        return 0
+    if isinstance(settings, ServeSettings):
+        _print_settings("[broker]", settings.broker, found.sources, "broker.")
+        for place, one in enumerate(settings.workers):
+            _print_settings("[[worker]]", one, found.sources, f"worker.{place}.")
+    else:
+        _print_settings(f"[{SECTIONS[command]}]", settings, found.sources, "")
+    return 0
+
+
+# --- what they print -----------------------------------------------------------------------------
+
+
+def _lines_of_stdin() -> Iterator[str]:
+    for line in sys.stdin:
+        if line.strip():
+            yield line.rstrip("\r\n")
+
+
+def _print_outcomes(client: ZClient[Any, Any], items: Iterable[object], settings: ClientSettings) -> int:
+    code = 0
+    outcomes = client.map(
+        items, window=settings.window, priority=settings.priority, key=settings.key, return_exceptions=True
+    )
+    for place, outcome in enumerate(outcomes, 1):
+        if isinstance(outcome, BaseException):
+            code = Failure.exit_code
+            click.echo(f"item {place}: {_sentence(outcome)}", err=True)
+            click.echo("")
+        else:
+            click.echo(msgspec.json.encode(outcome, enc_hook=_as_json))
+    return code
+
+
+def _as_json(value: Any) -> object:
+    # Arrays, tensors and numpy's numbers have it; of anything else people see what Python would print.
+    to_list: Callable[[], object] = getattr(value, "tolist", value.__str__)
+    return to_list()
+
+
+def _check(client: ZClient[Any, Any], settings: StatusSettings) -> int:
+    from zbatch.screen import trouble
+
+    problem = trouble(client.status(), settings.topic)
+    if problem is not None:
+        raise Failure(problem)
+    return 0
+
+
+def _show(snapshot: Mapping[str, Any], settings: StatusSettings) -> None:
+    if settings.json:
+        click.echo(msgspec.json.encode(snapshot))
+        return
+    from zbatch.screen import render
+
+    _console().print(render(snapshot, settings.topic))
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    console = Console()
+    # Piped into a file or a pager a line has no width to keep to.
+    return console if console.is_terminal else Console(width=200)
+
+
+def _watch(client: ZClient[Any, Any], settings: StatusSettings) -> int:
+    """Show it until Ctrl-C, which is no failure here; a broker that is gone may come back."""
+    console = _console()
+    try:
+        if console.is_terminal and not settings.json:
+            _draw_again_and_again(console, client, settings)
+        while True:
+            try:
+                _show(client.status(), settings)
+            except ZbatchError as error:
+                click.echo(_sentence(error), err=True)
+            time.sleep(settings.interval)
+    except KeyboardInterrupt:
+        return 0
+
+
+def _draw_again_and_again(console: Console, client: ZClient[Any, Any], settings: StatusSettings) -> NoReturn:
+    from rich.live import Live
+    from rich.text import Text
+
+    from zbatch.screen import plain, render
+
+    with Live(console=console, auto_refresh=False, screen=True) as live:
+        while True:
+            try:
+                live.update(render(client.status(), settings.topic), refresh=True)
+            except ZbatchError as error:
+                live.update(Text(plain(_sentence(error)), "red"), refresh=True)
+            time.sleep(settings.interval)
+
+
+def _sentence(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _print_settings(title: str, settings: Settings, sources: Mapping[str, str], prefix: str) -> None:
+    table = ""
+    click.echo(title)
+    values = config.flatten(settings)
+    for leaf in config.leaves(type(settings)):
+        inner, _, name = leaf.path.rpartition(".")
+        if inner != table:
+            table = inner
+            click.echo(f"\n[{title.strip('[]')}.{inner}]")
+        value = leaf.show(values[leaf.path])
+        line = f"{name} = {value}" if value != "none" else f"# {name} = none"
+        click.echo(f"{line:<50}  # {sources[prefix + leaf.path]}")
+    click.echo("")

@@ -1,0 +1,128 @@
+"""How a broker's snapshot looks on a terminal, and whether it is well.
+
+Tolerant of what a newer or older broker leaves out; what came over the network cannot speak to the terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+NOTHING = "-"
+
+
+def trouble(snapshot: Mapping[str, Any], topic: str | None) -> str | None:
+    """Say what a probe should fail for, or None: the broker answered, and the topic has a worker."""
+    if topic is None:
+        return None
+    known = _of(snapshot, "topics")
+    if not _of(known, topic).get("workers"):
+        served = ", ".join(name for name in known if _of(known, name).get("workers")) or "none"
+        return f"topic {topic!r} has no worker; served here: {served}"
+    return None
+
+
+def render(snapshot: Mapping[str, Any], topic: str | None = None) -> RenderableType:
+    """Return tables of topics and workers, and a line about the broker; of one topic, or of all."""
+    topics = {
+        name: _of(_of(snapshot, "topics"), name) for name in _of(snapshot, "topics") if topic in (None, name)
+    }
+    workers = [one for one in snapshot.get("workers") or () if topic in (None, one.get("topic"))]
+    parts: list[RenderableType] = [_headline(snapshot), _topics(topics)]
+    parts.append(
+        _workers(workers) if workers else Text("no worker: start one with zbatch worker MODEL", "yellow")
+    )
+    counters = [f"{name} {count}" for name, count in _of(snapshot, "counters").items() if count]
+    if counters:
+        parts.append(Text(plain("counters: " + ", ".join(counters)), "dim"))
+    return Group(*parts)
+
+
+def _headline(snapshot: Mapping[str, Any]) -> Text:
+    words = [f"broker {snapshot.get('epoch', NOTHING)}", f"up {seconds(snapshot.get('uptime_s'))}"]
+    words.append(f"{snapshot.get('clients', NOTHING)} clients")
+    return Text(plain(", ".join(words)), "bold")
+
+
+def _topics(topics: Mapping[str, Mapping[str, Any]]) -> RenderableType:
+    if not topics:
+        return Text("no topic yet: none was asked for or served", "yellow")
+    titles = "topic waiting oldest running workers items/s p50 p99 batch fill closed errors"
+    return _table(titles.split(), (_topic(name, one) for name, one in sorted(topics.items())))
+
+
+def _topic(name: str, topic: Mapping[str, Any]) -> list[str]:
+    latency, fill = _of(topic, "latency_ms"), topic.get("fill")
+    return [
+        name,
+        number(topic.get("waiting")),
+        seconds(topic.get("oldest_age_s")),
+        number(topic.get("running")),
+        number(topic.get("workers")),
+        number(topic.get("items_per_s")),
+        milliseconds(latency.get("p50")),
+        milliseconds(latency.get("p99")),
+        number(topic.get("mean_batch")),
+        NOTHING if fill is None else f"{fill:.0%}",
+        _counts(_of(topic, "closed")),
+        _counts(_of(topic, "errors")),
+    ]
+
+
+def _workers(workers: Iterable[Mapping[str, Any]]) -> Table:
+    titles = ["topic", "host", "pid", "gpu", "state", "batches", "restarts", "model"]
+    return _table(titles, ([_word(worker.get(title)) for title in titles] for worker in workers))
+
+
+def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for title in titles:
+        table.add_column(title, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(plain(cell)) for cell in row))
+    return table
+
+
+def plain(text: str) -> str:
+    """Return the text without anything that a terminal would obey."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def seconds(value: float | None) -> str:
+    """Return a time span in the unit that people would use."""
+    if value is None:
+        return NOTHING
+    for length, unit in ((86_400, "d"), (3_600, "h"), (60, "m")):
+        if value >= 2 * length:
+            return f"{value / length:.1f}{unit}"
+    return f"{value:.1f}s" if value >= 1 else f"{value * 1000:.0f}ms"
+
+
+def milliseconds(value: float | None) -> str:
+    """Return a latency."""
+    if value is None:
+        return NOTHING
+    return f"{value:.3g}ms" if value < 1000 else seconds(value / 1000)
+
+
+def number(value: Any) -> str:
+    """Return a number with its thousands apart, and no more decimals than matter."""
+    if value is None:
+        return NOTHING
+    return f"{value:,.1f}" if isinstance(value, float) and value < 1000 else f"{value:,.0f}"
+
+
+def _counts(counts: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {number(count)}" for name, count in counts.items() if count) or NOTHING
+
+
+def _word(value: object) -> str:
+    return NOTHING if value in (None, "") else str(value)
+
+
+def _of(mapping: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    return mapping.get(name) or {}
