@@ -134,8 +134,9 @@ def test_settings_are_shown_flat_and_never_the_values_of_arguments() -> None:
     worker = WorkerSettings("m:M", args={"token": "secret"}, batch_cost=None)
     assert flatten(worker)["args"] == {"token": "secret"}
     shown = describe(worker)
-    assert shown["args"] == '{token = "..."}'
+    assert shown["args"] == "token"
+    assert shown["backend"] == "tcp://127.0.0.1:5556"
     assert shown["batch_cost"] == "none"
-    assert shown["max_latency"] == '"10ms"'
-    assert shown["timing.beat"] == '"1s"'
-    assert describe(BrokerSettings())["limits.topic_bytes"] == '"2GiB"'
+    assert shown["max_latency"] == "10ms"
+    assert shown["timing.beat"] == "1s"
+    assert describe(BrokerSettings())["limits.topic_bytes"] == "2GiB"

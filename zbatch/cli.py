@@ -64,7 +64,9 @@ class Setting(click.Option):
     def __init__(self, leaf: Leaf) -> None:
         name = leaf.path.replace(".", "__")
         flag = leaf.written.metavar == ""
-        default = "" if leaf.default in (msgspec.NODEFAULT, None, (), {}, "") else f"  [{_shown(leaf)}]"
+        default = (
+            "" if leaf.default in (msgspec.NODEFAULT, None, (), {}, "") else f"  [{leaf.say(leaf.default)}]"
+        )
         super().__init__(
             [name, f"{leaf.option}/--no-{leaf.option[2:]}" if flag else leaf.option],
             type=click.BOOL if flag else click.STRING,
@@ -74,10 +76,6 @@ class Setting(click.Option):
             help=f"{leaf.help}{default}",
         )
         self.is_fine_tuning = "." in leaf.path
-
-
-def _shown(leaf: Leaf) -> str:
-    return ",".join(leaf.default) if isinstance(leaf.default, tuple) else leaf.show(leaf.default).strip('"')
 
 
 class Command(click.Command):

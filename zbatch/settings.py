@@ -447,6 +447,10 @@ class Leaf(NamedTuple):
         """Return the value as a file would have it; ``none`` where there is none."""
         return "none" if value is None else self.written.show(value)
 
+    def say(self, value: Any) -> str:
+        """Return the value as a command line would have it."""
+        return ",".join(value) if isinstance(value, tuple) else self.show(value).strip('"')
+
 
 @functools.cache
 def leaves(kind: type[Settings]) -> tuple[Leaf, ...]:
@@ -504,5 +508,5 @@ def describe(settings: Settings) -> dict[str, str]:
     """Return every setting as text, for a log line; of ``args`` only the names, values may be secret."""
     values = flatten(settings)
     if "args" in values:
-        values["args"] = {key: "..." for key in values["args"]}
-    return {leaf.path: leaf.show(values[leaf.path]) for leaf in leaves(type(settings))}
+        values["args"] = tuple(values["args"])
+    return {leaf.path: leaf.say(values[leaf.path]) for leaf in leaves(type(settings))}
