@@ -41,7 +41,8 @@ def child(command: Sequence[str], log: Path, *, piped: bool = False) -> Iterator
             text=True,
             bufsize=1,
             start_new_session=True,
-            preexec_fn=_die_with_parent,  # noqa: PLW1509 - no threads here
+            # A piped child sees its input end and then leaves in good order, with children of its own.
+            preexec_fn=None if piped else _leave_with_parent,  # noqa: PLW1509 - no threads here
         )
         try:
             yield process
@@ -83,5 +84,5 @@ def tail(log: Path, lines: int = 15) -> str:
     return "\n".join(log.read_text(errors="replace").splitlines()[-lines:])
 
 
-def _die_with_parent() -> None:
-    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+def _leave_with_parent() -> None:
+    _LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -151,7 +151,7 @@ def run(rounds: int, slices: int, note: Callable[[str], None]) -> list[Outcome]:
     for turn in range(rounds):
         note(f"core: round {turn + 1} of {rounds}")
         seen = [[cost(cluster) for cluster in clusters] for _ in range(slices)]
-        small, *others = (statistics.fmean(column) for column in zip(*seen, strict=True))
+        small, *others = (statistics.median(column) for column in zip(*seen, strict=True))
         basis.append(small)
         for mine, other in zip(costs, others, strict=True):
             mine.append(other)
