@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from zbatch import cli, config
+from zbatch import cli, config, screen
 from zbatch.config import BenchSettings, BrokerSettings, ServeSettings, WorkerSettings
 from zbatch.errors import BrokerUnreachable, ConfigError, ModelFailed
 
@@ -33,8 +33,8 @@ class FakeClient:
     made: ClassVar[list[tuple[Any, ...]]] = []
     snapshots: ClassVar[list[Any]] = []
 
-    def __init__(self, endpoint: list[str], *, topic: str = "", timeout: float = 0.0) -> None:
-        self.made.append((endpoint, topic, timeout))
+    def __init__(self, endpoint: tuple[str, ...], **options: Any) -> None:
+        self.made.append((endpoint, options))
 
     def __enter__(self) -> FakeClient:
         return self
@@ -47,7 +47,8 @@ class FakeClient:
         for item in items:
             yield ModelFailed("no such word", kind="KeyError") if item == "bad" else item * 2
 
-    def status(self) -> Any:
+    def status(self, *, timeout: float) -> Any:
+        self.made.append(("status", timeout))
         snapshot = self.snapshots.pop(0)
         if isinstance(snapshot, BaseException):
             raise snapshot
@@ -203,7 +204,7 @@ def test_predict_prints_one_line_of_json_for_each_item() -> None:
     result = zbatch("predict", "bert", "21", "how are you", "[1]", "--priority", "2", "--timeout", "5s")
     assert result.stdout.splitlines() == ["42", '"how are youhow are you"', "[1,1]"]
     assert FakeClient.made == [
-        (["tcp://127.0.0.1:5555"], "bert", 5.0),
+        (("tcp://127.0.0.1:5555",), {"topic": "bert", "timeout": 5.0, "timing": config.Timing()}),
         (("key", ""), ("priority", 2), ("return_exceptions", True), ("window", 1_000)),
     ]
 
@@ -235,7 +236,7 @@ def test_status_shows_a_snapshot() -> None:
     FakeClient.snapshots.append(WELL)
     result = zbatch("status", "--endpoint", "ipc:///x")
     assert result.stdout.startswith("broker aa, up -, - clients\n")
-    assert FakeClient.made == [(["ipc:///x"], "", 5.0)]
+    assert FakeClient.made == [(("ipc:///x",), {}), ("status", 5.0)]
 
 
 def test_status_prints_json_for_programs() -> None:
@@ -283,7 +284,7 @@ def test_watch_draws_over_itself_on_a_terminal(monkeypatch: pytest.MonkeyPatch) 
     from rich.console import Console
 
     console = Console(force_terminal=True, width=100, record=True)
-    monkeypatch.setattr(cli, "_console", lambda: console)
+    monkeypatch.setattr(screen, "console", lambda: console)
     naps(monkeypatch, until=2)
     FakeClient.snapshots += [WELL, BrokerUnreachable("silence")]
     assert zbatch("status", "--watch").exit_code == 0

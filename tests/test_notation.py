@@ -223,6 +223,8 @@ def test_json_is_read_and_anything_else_is_text() -> None:
         (notation.show_size, 3 << 10, '"3KiB"'),
         (notation.show_size, 2 << 30, '"2GiB"'),
         (notation.toml, {"a": 1, "b c": ["x", True]}, '{a = 1, "b c" = ["x", true]}'),
+        (notation.show_arguments, {"a": {"b": 1}}, "{a = {b = 1}}"),
+        (notation.show_arguments, {"a": None}, '"{\\"a\\":null}"'),
         (notation.toml, "a\x7f\n\"b'", '"a\\u007f\\n\\"b\'"'),
     ],
 )

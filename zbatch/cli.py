@@ -33,8 +33,6 @@ from zbatch.errors import ConfigError, ZbatchError
 from zbatch.notation import json_or_text
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from zbatch.client import ZClient
 
 INTERRUPTED = 130
@@ -266,7 +264,10 @@ def predict(item: tuple[str, ...], **given: Any) -> int:
     from zbatch.client import ZClient
 
     items = (json_or_text(text) for text in item or _lines_of_stdin())
-    with ZClient(list(settings.endpoint), topic=settings.topic, timeout=settings.timeout) as client:
+    client: ZClient[Any, Any] = ZClient(
+        settings.endpoint, topic=settings.topic, timeout=settings.timeout, timing=settings.timing
+    )
+    with client:
         return _print_outcomes(client, items, settings)
 
 
@@ -283,12 +284,13 @@ def status(**given: Any) -> int:
     settings = _noted(config.resolve_status(*_said("status", given)))
     from zbatch.client import ZClient
 
-    with ZClient(list(settings.endpoint), timeout=settings.timeout) as client:
+    client: ZClient[Any, Any] = ZClient(settings.endpoint)
+    with client:
         if settings.check:
             return _check(client, settings)
         if settings.watch:
             return _watch(client, settings)
-        _show(client.status(), settings)
+        _show(client.status(timeout=settings.timeout), settings)
         return 0
 
 
@@ -390,7 +392,7 @@ def _as_json(value: Any) -> object:
 def _check(client: ZClient[Any, Any], settings: StatusSettings) -> int:
     from zbatch.screen import trouble
 
-    problem = trouble(client.status(), settings.topic)
+    problem = trouble(client.status(timeout=settings.timeout), settings.topic)
     if problem is not None:
         raise Failure(problem)
     return 0
@@ -400,28 +402,21 @@ def _show(snapshot: Mapping[str, Any], settings: StatusSettings) -> None:
     if settings.json:
         click.echo(msgspec.json.encode(snapshot))
         return
-    from zbatch.screen import render
+    from zbatch.screen import console, render
 
-    _console().print(render(snapshot, settings.topic))
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    console = Console()
-    # Piped into a file or a pager a line has no width to keep to.
-    return console if console.is_terminal else Console(width=200)
+    console().print(render(snapshot, settings.topic))
 
 
 def _watch(client: ZClient[Any, Any], settings: StatusSettings) -> int:
     """Show it until Ctrl-C, which is no failure here; a broker that is gone may come back."""
-    console = _console()
+    from zbatch.screen import console
+
     try:
-        if console.is_terminal and not settings.json:
-            _draw_again_and_again(console, client, settings)
+        if console().is_terminal and not settings.json:
+            _draw_again_and_again(client, settings)
         while True:
             try:
-                _show(client.status(), settings)
+                _show(client.status(timeout=settings.timeout), settings)
             except ZbatchError as error:
                 click.echo(_sentence(error), err=True)
             time.sleep(settings.interval)
@@ -429,16 +424,16 @@ def _watch(client: ZClient[Any, Any], settings: StatusSettings) -> int:
         return 0
 
 
-def _draw_again_and_again(console: Console, client: ZClient[Any, Any], settings: StatusSettings) -> NoReturn:
+def _draw_again_and_again(client: ZClient[Any, Any], settings: StatusSettings) -> NoReturn:
     from rich.live import Live
     from rich.text import Text
 
-    from zbatch.screen import plain, render
+    from zbatch.screen import console, plain, render
 
-    with Live(console=console, auto_refresh=False, screen=True) as live:
+    with Live(console=console(), auto_refresh=False, screen=True) as live:
         while True:
             try:
-                live.update(render(client.status(), settings.topic), refresh=True)
+                live.update(render(client.status(timeout=settings.timeout), settings.topic), refresh=True)
             except ZbatchError as error:
                 live.update(Text(plain(_sentence(error)), "red"), refresh=True)
             time.sleep(settings.interval)

@@ -306,6 +306,12 @@ def show_size(value: int) -> str:
     return toml(value)
 
 
+def show_arguments(value: dict[str, Any]) -> str:
+    """Return keyword arguments as a table, or, since TOML has no word for None, as JSON in a string."""
+    text = msgspec.json.encode(value).decode()
+    return toml(text) if "null" in text else toml(value)
+
+
 def _key(key: str) -> str:
     return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml(key)
 
@@ -321,7 +327,7 @@ SIZE = Written("BYTES", size, show_size)
 TOPIC = Written("TOPIC", topic, toml)
 TOPICS = Written("TOPIC,...", topics, toml, many=True)
 GPUS = Written("all|cpu|N,...", gpus, toml, many=True)
-ARGUMENTS = Written("KEY=VALUE", arguments, toml, many=True)
+ARGUMENTS = Written("KEY=VALUE", arguments, show_arguments, many=True)
 BIND = Written("ENDPOINT,...", endpoints_to_bind, toml, many=True)
 CONNECT = Written("ENDPOINT,...", endpoints_to_connect, toml, many=True)
 

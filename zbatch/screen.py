@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -24,6 +24,12 @@ def trouble(snapshot: Mapping[str, Any], topic: str | None) -> str | None:
         served = ", ".join(name for name in known if _of(known, name).get("workers")) or "none"
         return f"topic {topic!r} has no worker; served here: {served}"
     return None
+
+
+def console() -> Console:
+    """Return where to print; piped into a file or a pager, a line has no width to keep to."""
+    found = Console()
+    return found if found.is_terminal else Console(width=200)
 
 
 def render(snapshot: Mapping[str, Any], topic: str | None = None) -> RenderableType:
