@@ -273,6 +273,14 @@ class Recall(Message, frozen=True, tag="RECALL"):
     batch: Positive
 
 
+class Skip(Message, frozen=True, tag="SKIP"):
+    """Nobody waits for these positions of the batch any more; leave them out if it has not begun."""
+
+    epoch: Token
+    batch: Positive
+    positions: Ranges
+
+
 class Returned(Message, frozen=True, tag="RETURNED"):
     """These batches never began and never will, here."""
 
@@ -331,6 +339,7 @@ AnyMessage = (
     | Progress
     | Done
     | Recall
+    | Skip
     | Returned
     | Draining
     | Children

@@ -1,0 +1,239 @@
+"""The broker's body: two ROUTER sockets, a clock and signals around ``core/broker.py``.
+
+It moves frames and decides nothing.  Each turn reads what has arrived (workers first, clients up to a
+bound), lets the core tick, and sends what the core wants said, never waiting for a peer: what a slow peer
+does not take is kept in a bounded outbox.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+
+from zbatch import wire
+from zbatch.config import BrokerSettings, describe, version
+from zbatch.core.actions import Send
+from zbatch.core.broker import BrokerCore
+from zbatch.journal import Journal
+from zbatch.sockets import Bound, bind, decode, receive_from, send_to, settle_process
+
+FRONT, BACK = b"F", b"B"
+"""A peer's name in the core is the letter of its side and its routing id: ids of two sockets may agree."""
+
+READS = 256
+"""Messages read from the clients' side before the core ticks: none may starve the clock."""
+
+OUTBOX_BYTES = 64 << 20
+OUTBOX_MESSAGES = 1_024
+"""What is kept for one peer that does not read; beyond it the connection is forgotten."""
+
+RETRY = 0.010
+"""Seconds until a full pipe is tried again."""
+
+LAG = 0.5
+"""Seconds: a loop that wakes this much late was stopped, and its own sleep is nobody's death."""
+
+LAST_WORDS = 5.0
+"""Seconds that a leaving broker waits for what runs."""
+
+
+class Broker:
+    """A broker in this process."""
+
+    def __init__(self, settings: BrokerSettings, journal: Journal) -> None:
+        self.settings = settings
+        self.core = BrokerCore(settings.core(), os.urandom(8))
+        self.running = False
+        self._journal = journal
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._sides: dict[bytes, Bound] = {}
+        self._outboxes: dict[bytes, _Outbox] = {}
+        self._wake, self._alarm = os.pipe()
+        self._leaving: float | None = None
+        for descriptor in (self._wake, self._alarm):
+            os.set_blocking(descriptor, False)
+
+    def start(self) -> None:
+        """Listen; raises :class:`ConfigError` where an endpoint cannot be listened on."""
+        _shuffle_routing_ids()
+        limit = self.settings.limits.message_bytes
+        try:
+            self._sides[FRONT] = bind(self._context, self.settings.frontend, limit)
+            self._sides[BACK] = bind(self._context, self.settings.backend, limit)
+        except Exception:
+            self.close()
+            raise
+        self.running = True
+
+    def stop(self, *, at_once: bool = False) -> None:
+        """Leave: let what runs finish, or at once.  May be called from a signal handler."""
+        os.write(self._alarm, b"!" if at_once else b".")
+
+    def run(self) -> None:
+        """Serve until stopped."""
+        poller = zmq.Poller()
+        for bound in self._sides.values():
+            poller.register(bound.socket, zmq.POLLIN)
+        poller.register(self._wake, zmq.POLLIN)
+        while self.running:
+            patience = self._patience()
+            asked = time.monotonic()
+            ready = dict(poller.poll(patience))
+            now = time.monotonic()
+            if patience is not None and now - asked - patience / 1000 > LAG:
+                self.core.slept(now - asked - patience / 1000)
+            if self._wake in ready:
+                self._heed(os.read(self._wake, 64))
+            self._read(BACK, len(ready) and READS * 4)
+            self._read(FRONT, READS)
+            now = time.monotonic()
+            self._perform(self.core.tick(now), now)
+            self._empty_outboxes(now)
+            self._print()
+            self._leave_when_done(now)
+
+    def close(self) -> None:
+        """Let go of every socket."""
+        for bound in self._sides.values():
+            bound.close()
+        self._context.destroy(0)
+        os.close(self._wake)
+        os.close(self._alarm)
+
+    def _patience(self) -> int | None:
+        """Return how many milliseconds to wait for input; None: until some comes."""
+        due = self.core.wakeup()
+        now = time.monotonic()
+        if self._outboxes:
+            due = min(due or now + RETRY, now + RETRY)
+        if self._leaving is not None:
+            due = min(due or self._leaving, self._leaving)
+        return None if due is None else max(0, int((due - now) * 1000) + 1)
+
+    def _read(self, side: bytes, most: int) -> None:
+        socket = self._sides[side].socket
+        for _ in range(most):
+            if not socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                return
+            peer, envelope, frames = receive_from(socket)
+            now = time.monotonic()
+            try:
+                message = decode(envelope, frames)
+            except wire.Malformed as error:
+                self.core.count("malformed")
+                self._journal.event("malformed message", level="warning", side=side.decode(), why=str(error))
+                continue
+            actions = self.core.handle(side + peer, message, frames, now)
+            if actions:
+                self._perform(actions, now)
+
+    def _perform(self, actions: Sequence[Send], now: float) -> None:
+        for action in actions:
+            peer = action.peer
+            envelope = wire.encode(action.message)
+            outbox = self._outboxes.get(peer)
+            if outbox is not None:
+                self._keep(outbox, envelope, action.frames, now)
+                continue
+            try:
+                send_to(self._sides[peer[:1]].socket, peer[1:], envelope, action.frames)
+            except zmq.Again:
+                outbox = self._outboxes[peer] = _Outbox(peer)
+                self._keep(outbox, envelope, action.frames, now)
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    raise
+                self.core.unreachable(peer, now)
+
+    def _keep(self, outbox: _Outbox, envelope: bytes, frames: Sequence[Any], now: float) -> None:
+        outbox.put(envelope, frames)
+        if outbox.bytes > OUTBOX_BYTES or len(outbox.messages) > OUTBOX_MESSAGES:
+            # If it is alive, its next message makes it a stranger, and its HELLO says what it lacks.
+            del self._outboxes[outbox.peer]
+            self.core.note("peer does not read", kept_bytes=outbox.bytes)
+            self.core.unreachable(outbox.peer, now)
+
+    def _empty_outboxes(self, now: float) -> None:
+        for outbox in list(self._outboxes.values()):
+            socket = self._sides[outbox.peer[:1]].socket
+            try:
+                while outbox.messages:
+                    send_to(socket, outbox.peer[1:], *outbox.messages[0])
+                    outbox.sent()
+            except zmq.Again:
+                continue
+            except zmq.ZMQError as error:
+                if error.errno != zmq.EHOSTUNREACH:
+                    raise
+                self.core.unreachable(outbox.peer, now)
+            del self._outboxes[outbox.peer]
+
+    def _heed(self, orders: bytes) -> None:
+        if self._leaving is not None or b"!" in orders:
+            self.running = False
+            return
+        self._journal.event("leaving", waits_s=LAST_WORDS)
+        now = time.monotonic()
+        self._leaving = now + LAST_WORDS
+        self._perform(self.core.drain(), now)
+
+    def _leave_when_done(self, now: float) -> None:
+        if self._leaving is not None and (
+            now >= self._leaving or (self.core.is_drained and not self._outboxes)
+        ):
+            self.running = False
+
+    def _print(self) -> None:
+        if self.core.events:
+            events, self.core.events = self.core.events, []
+            for what, facts in events:
+                self._journal.event(what, **facts)  # type: ignore[arg-type]
+
+
+class _Outbox:
+    """What one slow peer has not taken yet."""
+
+    def __init__(self, peer: bytes) -> None:
+        self.peer = peer
+        self.messages: deque[tuple[bytes, Sequence[Any]]] = deque()
+        self.bytes = 0
+
+    def put(self, envelope: bytes, frames: Sequence[Any]) -> None:
+        self.messages.append((envelope, frames))
+        self.bytes += len(envelope) + sum(map(len, frames))
+
+    def sent(self) -> None:
+        envelope, frames = self.messages.popleft()
+        self.bytes -= len(envelope) + sum(map(len, frames))
+
+
+def _shuffle_routing_ids() -> None:
+    # libzmq counts routing ids up from one rand() of the C library, which is the same in every process until
+    # it is seeded; a guessed id of a peer that left could be taken over.
+    import ctypes
+
+    ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4), "big"))
+
+
+def run(settings: BrokerSettings) -> int:
+    """Run a broker until SIGTERM or SIGINT; the second signal ends it at once."""
+    journal = Journal(settings.log_format, "broker", level=settings.log_level)
+    broker = Broker(settings, journal)
+    broker.start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: broker.stop())
+    settle_process()
+    journal.event("broker started", version=version(), pid=os.getpid(), **describe(settings))
+    try:
+        broker.run()
+    finally:
+        broker.close()
+        journal.event("broker ended")
+        journal.close()
+    return 0

@@ -1,0 +1,433 @@
+"""A caller's items become a call, and a call's outcome becomes a list or an error.
+
+This is the part that every client shares, whether it waits in a thread, in an event loop or inside the
+process (``client.py``, ``aio.py``, ``embedded.py``).  Sending, retrying and timing out are not here.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import math
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
+from typing import Any, Protocol, TypeVar
+
+from zbatch import notation, payload
+from zbatch.core.client import Call
+from zbatch.errors import BadOutput, BadRequest, BatchError, Cancelled, TooLarge, ZbatchError, from_fault
+from zbatch.messages import Fault
+
+Out = TypeVar("Out")
+
+GRID_BITS = 7
+"""Deadlines are rounded down to a grid of at most 1/64 of the timeout, so that calls with one timeout share
+a group; the grid is a power of two, and a timeout just below one has a finer grid."""
+
+LONGEST_KEY = 256
+
+Encode = Callable[[Any], tuple[Any, Sequence[Any]]]
+Decode = Callable[[Any, Sequence[Any]], Any]
+
+
+class Line(Protocol):
+    """Whoever carries a call to its outcome."""
+
+    def wait(self, future: Future[Any], timeout: float | None) -> bool:
+        """Block until the future is settled or the time is over; return whether it is settled."""
+
+    def cancel(self, future: Future[Any]) -> None:
+        """Withdraw a call that is not settled."""
+
+
+class Asking:
+    """The checks and defaults that a client applies to each request."""
+
+    def __init__(
+        self, topic: str, timeout: float, *, encode: Encode = payload.encode, message_bytes: int = 256 << 20
+    ) -> None:
+        self.topic = notation.topic(topic)
+        self.timeout = _checked_timeout(timeout)
+        self.message_bytes = message_bytes
+        self._encode = encode
+        self._topics = {self.topic}
+
+    def prepare(
+        self,
+        call: Call,
+        items: Sequence[Any],
+        now: float,
+        *,
+        topic: str | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        key: str = "",
+        cost: float | Sequence[float] | None = None,
+    ) -> None:
+        """Encode the items and set the call up.
+
+        Raises ``TypeError`` for an item that cannot be encoded, naming the path of the value, and
+        :class:`BadRequest` or :class:`TooLarge` for arguments out of bounds.
+        """
+        if topic is None:
+            topic = self.topic
+        elif topic not in self._topics:
+            self._admit_topic(topic)
+        seconds = self.timeout if timeout is None else _checked_timeout(timeout)
+        grid = math.ldexp(1.0, math.frexp(seconds)[1] - GRID_BITS)
+        deadline = (now + seconds) // grid * grid
+        if key or priority:
+            _check_words(key, priority)
+        costs = None if cost is None else _costs(cost, len(items))
+        if len(items) == 1:
+            encoded, frames = self._encode(items[0])
+            if frames or len(encoded) > self.message_bytes:
+                self._check_size([encoded], [frames])
+            call.prepare(
+                topic,
+                (encoded,),
+                (frames,) if frames else None,
+                deadline,
+                priority=priority,
+                key=key,
+                costs=costs,
+            )
+            return
+        both = [self._encode(item) for item in items]
+        payloads = [one for one, _ in both]
+        buffers = [frames for _, frames in both] if any(frames for _, frames in both) else None
+        self._check_size(payloads, buffers)
+        call.prepare(topic, payloads, buffers, deadline, priority=priority, key=key, costs=costs)
+
+    def _admit_topic(self, topic: str) -> None:
+        try:
+            self._topics.add(notation.topic(topic))
+        except ValueError as error:
+            raise BadRequest(f"topic: {error}") from None
+
+    def _check_size(self, payloads: Sequence[Any], buffers: Sequence[Sequence[Any]] | None) -> None:
+        size = sum(map(len, payloads))
+        if buffers is not None:
+            size += sum(memoryview(frame).nbytes for frames in buffers for frame in frames)
+        if size > self.message_bytes:
+            raise TooLarge(
+                f"the request has {size:,} bytes, a message may have {self.message_bytes:,}: "
+                "send fewer items at a time, or raise the broker's limits.message_bytes"
+            )
+
+
+def rows(items: Iterable[Any]) -> Sequence[Any]:
+    """Return what a caller handed in as a sequence of items.
+
+    Raises :class:`BadRequest` for one bare value where a list of items is wanted.
+    """
+    if type(items) is list or type(items) is tuple:
+        return items
+    if isinstance(items, str | bytes | bytearray | memoryview | Mapping):
+        kind = type(items).__name__
+        raise BadRequest(
+            f"items is a bare {kind}; predict takes a list of items: wrap it in a list, [{kind}]"
+        )
+    if getattr(items, "ndim", 1) == 0:
+        raise BadRequest("items is a 0-dimensional array; its rows would be the items: wrap it in a list")
+    try:
+        return list(items)
+    except TypeError:
+        kind = type(items).__name__
+        raise BadRequest(f"items is a {kind}; predict takes a list of items: wrap it in a list") from None
+
+
+def unpack(call: Call, decode: Decode, *, return_exceptions: bool) -> list[Any]:
+    """Return the results of a finished call of several items.
+
+    Raises :class:`BatchError` where some failed, the one error where all failed alike.
+    """
+    faults = call.faults or {}
+    errors: dict[int, ZbatchError] = {place: from_fault(fault) for place, fault in sorted(faults.items())}
+    results: list[Any] = []
+    for place, output in enumerate(call.outputs):
+        if place in errors:
+            results.append(errors[place] if return_exceptions else None)
+            continue
+        try:
+            results.append(decode(*output))
+        except ValueError as error:
+            errors[place] = undecodable(error)
+            results.append(errors[place] if return_exceptions else None)
+    if not errors or return_exceptions:
+        return results
+    kinds = {fault.code for fault in faults.values()}
+    if len(errors) == len(results) and len(kinds) == 1:
+        raise next(iter(errors.values()))
+    raise BatchError(errors, results)
+
+
+def undecodable(error: Exception) -> BadOutput:
+    """Return the error for an output that arrived and is none."""
+    return BadOutput(f"the output cannot be decoded: {error}")
+
+
+_WAITING, _SETTLED, _CANCELLED = 0, 1, 2
+_UNSET: Any = object()
+
+
+class Future(concurrent.futures.Future[list[Out]], Call):
+    """The outcome of one request, now or later.
+
+    It has the interface of ``concurrent.futures.Future`` and is accepted wherever one is (``wait``,
+    ``as_completed``, ``asyncio.wrap_future``), but costs a fraction of it: a lock is made only when a
+    thread blocks, and outputs are decoded in the thread that asks for them.
+    """
+
+    __slots__ = (
+        "_blocked",
+        "_calls_back",
+        "_cond",
+        "_decode",
+        "_error",
+        "_line",
+        "_one_fault",
+        "_phase",
+        "_raw",
+        "_raw_buffers",
+        "_returns_exceptions",
+        "_value",
+        "_watchers",
+    )
+
+    def __init__(
+        self, line: Line, decode: Decode = payload.decode, *, return_exceptions: bool = False
+    ) -> None:
+        # The base's constructor is left out: everything it makes is made here when it is needed.
+        self._line: Line | None = line
+        self._decode = decode
+        self._returns_exceptions = return_exceptions
+        self._phase = _WAITING
+        self._value: Any = _UNSET
+        self._error: BaseException | None = None
+        self._one_fault: Fault | None = None
+        self._blocked: list[Any] | None = None
+        self._calls_back: list[Callable[[Any], object]] | None = None
+        self._cond: threading.Condition | None = None
+        self._watchers: list[Any] | None = None
+
+    # --- what callers use --------------------------------------------------------------------------
+
+    def result(self, timeout: float | None = None) -> list[Out]:
+        """Return the outputs, one an item, in order; wait for them first.
+
+        Raises the request's error (see ``zbatch.errors``), and a plain ``TimeoutError`` when ``timeout``
+        seconds are over, which leaves the request alive.
+        """
+        self._await(timeout)
+        if self._value is _UNSET and self._error is None:
+            self._unpack()
+        if self._error is not None:
+            raise self._error
+        return self._value  # type: ignore[no-any-return]
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Return the request's error, or None; wait for the outcome first."""
+        self._await(timeout)
+        if self._phase == _CANCELLED:
+            raise Cancelled("the caller cancelled this request")
+        if self._value is _UNSET and self._error is None:
+            self._unpack()
+        return self._error
+
+    def done(self) -> bool:
+        """Return whether there is an outcome."""
+        return self._phase != _WAITING
+
+    def cancelled(self) -> bool:
+        """Return whether it was cancelled."""
+        return self._phase == _CANCELLED
+
+    def running(self) -> bool:
+        """Return whether it waits for its outcome: whether the model already has it cannot be seen from here."""
+        return self._phase == _WAITING
+
+    def cancel(self) -> bool:
+        """Withdraw the request, here, at the broker and at the worker; return whether that was in time."""
+        line = self._line
+        if self._phase == _WAITING and line is not None:
+            line.cancel(self)
+        return self._phase == _CANCELLED
+
+    def add_done_callback(self, fn: Callable[[Any], object]) -> None:
+        """Call ``fn(self)`` once there is an outcome, at once if there is; it runs in the client's thread."""
+        with self._condition:
+            if self._phase == _WAITING:
+                if self._calls_back is None:
+                    self._calls_back = []
+                self._calls_back.append(fn)
+                return
+        _call_back(fn, self)
+
+    # --- what carries the call -----------------------------------------------------------------------
+
+    def answer_nothing(self) -> None:
+        """Settle a request of no items: its answer is the empty list, without a round trip."""
+        self.items = ()
+        self.outputs = []
+        self.faults = None
+        self._finish(_SETTLED)
+
+    def settle(self, output: Any, buffers: Sequence[Any] = ()) -> bool:
+        """Give the output of a call of one item; return whether somebody is to be told.
+
+        Of several threads only one may settle a call: whoever carries it holds a lock around this.
+        """
+        self._raw = output
+        self._raw_buffers = buffers
+        return self._finish(_SETTLED)
+
+    def settle_all(self) -> bool:
+        """Say that every item of a call of several has its outcome."""
+        return self._finish(_SETTLED)
+
+    def settle_fault(self, fault: Fault) -> bool:
+        """Give the error that ends the whole call."""
+        self._one_fault = fault
+        return self._finish(_SETTLED)
+
+    def settle_error(self, error: BaseException) -> bool:
+        """Give an error of this process."""
+        self._error = error
+        return self._finish(_SETTLED)
+
+    def settle_cancelled(self) -> bool:
+        """Say that the call was withdrawn."""
+        self._error = Cancelled("the caller cancelled this request")
+        return self._finish(_CANCELLED)
+
+    def announce(self) -> None:
+        """Tell those who wait for a call that was just settled; no lock may be held, callbacks run here."""
+        if self._blocked is not None:
+            blocked, self._blocked = self._blocked, None
+            for lock in blocked:
+                lock.release()
+        if self._cond is not None:
+            self._tell_watchers()
+
+    def block(self, timeout: float | None) -> bool:
+        """Wait in this thread until another one settles the call; return whether it did."""
+        lock = threading.Lock()
+        lock.acquire()
+        with _making:
+            if self._blocked is None:
+                self._blocked = []
+            self._blocked.append(lock)
+        if self._phase != _WAITING:
+            return True
+        return lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+
+    def _finish(self, phase: int) -> bool:
+        # The phase first, then the look at who waits: those who begin to wait look at it last.
+        self._phase = phase
+        self._line = None
+        return self._blocked is not None or self._cond is not None
+
+    def _tell_watchers(self) -> None:
+        with self._condition:
+            for watcher in self._watchers or ():
+                if self._phase == _CANCELLED:
+                    watcher.add_cancelled(self)
+                elif self._error is not None or self._one_fault is not None or self.faults:
+                    watcher.add_exception(self)
+                else:
+                    watcher.add_result(self)
+            self._condition.notify_all()
+            calls_back, self._calls_back = self._calls_back, None
+        for fn in calls_back or ():
+            _call_back(fn, self)
+
+    def _await(self, timeout: float | None) -> None:
+        line = self._line
+        if self._phase == _WAITING and line is not None and not line.wait(self, timeout):
+            raise TimeoutError(f"no outcome within {timeout} s; the request goes on")
+
+    def _unpack(self) -> None:
+        try:
+            if self._one_fault is not None:
+                error = from_fault(self._one_fault)
+                count = 1 if self.items is None else len(self.outputs)
+                if self._returns_exceptions:
+                    self._value = [error] * count
+                else:
+                    self._error = error
+            elif self.items is None:
+                self._value = [self._decode(self._raw, self._raw_buffers)]
+                self._raw = self._raw_buffers = None  # type: ignore[assignment]
+            else:
+                self._value = unpack(self, self._decode, return_exceptions=self._returns_exceptions)
+                self.outputs = []
+        except ZbatchError as error:
+            self._error = error
+        except ValueError as error:
+            self._error = undecodable(error)
+            if self._returns_exceptions:
+                self._value, self._error = [self._error], None
+
+    # --- what the functions of concurrent.futures reach for ----------------------------------------
+
+    @property
+    def _condition(self) -> threading.Condition:  # type: ignore[override]
+        if self._cond is None:
+            with _making:
+                if self._cond is None:
+                    self._cond = threading.Condition()
+        return self._cond
+
+    @property
+    def _waiters(self) -> list[Any]:  # type: ignore[override]
+        if self._watchers is None:
+            self._watchers = []
+        return self._watchers
+
+    @property
+    def _state(self) -> str:  # type: ignore[override]
+        return ("PENDING", "FINISHED", "CANCELLED_AND_NOTIFIED")[self._phase]
+
+    def __repr__(self) -> str:
+        return f"<zbatch.Future {('waiting', 'settled', 'cancelled')[self._phase]}>"
+
+
+_making = threading.Lock()
+
+
+def _call_back(fn: Callable[[Any], object], future: Any) -> None:
+    try:
+        fn(future)
+    except Exception:
+        # As concurrent.futures does: a callback's failure is the callback's, not the client's.
+        concurrent.futures._base.LOGGER.exception("exception calling callback for %r", future)
+
+
+def _checked_timeout(timeout: float) -> float:
+    try:
+        seconds = float(timeout)
+    except (TypeError, ValueError):
+        raise BadRequest(f"timeout is {timeout!r}, wanted a number of seconds") from None
+    if not 0 < seconds < math.inf:
+        raise BadRequest(f"timeout is {timeout!r}, wanted a number of seconds above 0")
+    return seconds
+
+
+def _check_words(key: str, priority: int) -> None:
+    if type(key) is not str or len(key) > LONGEST_KEY:
+        raise BadRequest(f"key is {key!r:.80}, wanted a string of at most {LONGEST_KEY} characters")
+    if type(priority) is not int or abs(priority) > 1 << 31:
+        raise BadRequest(f"priority is {priority!r}, wanted an integer within 32 bits; higher goes first")
+
+
+def _costs(cost: float | Sequence[float], count: int) -> list[float]:
+    if isinstance(cost, Real):
+        costs = [float(cost)] * count
+    else:
+        costs = [float(one) for one in cost]  # type: ignore[union-attr]
+    if len(costs) != count:
+        raise BadRequest(f"{len(costs)} costs for {count} items; wanted one number, or one for each item")
+    if not all(0 <= one < math.inf for one in costs):
+        raise BadRequest(f"cost is {cost!r:.80}, wanted numbers of at least 0")
+    return costs

@@ -1,0 +1,302 @@
+"""The broker's brain: who speaks, what each message means, and what a turn is.
+
+It ties the smaller brains together: who is who (``links.py``), what clients are owed (``ledger.py``), who
+runs what (``dispatch.py``).  It reads no clock and opens no item.  A turn of the body is: ``handle`` every
+message that has arrived, then ``tick``, which expires, hands out batches and pays what clients are owed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from zbatch.config import BrokerCoreSettings
+from zbatch.core.actions import Send
+from zbatch.core.deadlines import Deadlines
+from zbatch.core.dispatch import Dispatcher
+from zbatch.core.ledger import Ledger, Measure, size_of
+from zbatch.core.links import Link, Links
+from zbatch.core.status import snapshot
+from zbatch.core.topics import Topics
+from zbatch.messages import (
+    AnyMessage,
+    Beat,
+    Began,
+    Bye,
+    Cancel,
+    Children,
+    Done,
+    Draining,
+    Hello,
+    Progress,
+    Pulse,
+    Ready,
+    Request,
+    Returned,
+    Status,
+    StatusAsk,
+    Welcome,
+    Who,
+)
+
+EVENTS = 256
+"""Lines kept for printing: a body that prints each turn never loses one."""
+
+IDLE_CLIENT = 60.0
+"""Seconds after which a silent client with nothing open is forgotten; it says HELLO when it comes back."""
+
+
+class BrokerCore:
+    """Everything that a broker decides."""
+
+    def __init__(self, settings: BrokerCoreSettings, epoch: bytes, measure: Measure = size_of) -> None:
+        self.settings = settings
+        self.epoch = epoch
+        self.counters: dict[str, int] = {}
+        self.events: list[tuple[str, dict[str, object]]] = []
+        """What an operator may want to read; the body prints and clears it."""
+        self.draining = False
+        self.started: float | None = None
+        self.links = Links()
+        self.topics = Topics(settings)
+        self._out: list[Send] = []
+        self.ledger = Ledger(settings, self.topics, measure)
+        self.dispatcher = Dispatcher(settings, epoch, self.topics, self.ledger, self._out, self.note)
+        self._watch: Deadlines[Link] = Deadlines()
+        self._handlers: dict[str, dict[type, Callable[[Link, Any, Sequence[Any], float], None]]] = {
+            "client": {
+                Request: self._on_request,
+                Cancel: self._on_cancel,
+                Beat: self._on_client_beat,
+                Bye: self._on_client_bye,
+                StatusAsk: self._on_status,
+            },
+            "worker": {
+                Done: self._on_done,
+                Began: self._on_began,
+                Progress: self._on_progress,
+                Ready: self._on_ready,
+                Beat: self._on_worker_beat,
+                Returned: self._on_returned,
+                Draining: self._on_draining,
+                Bye: self._on_worker_bye,
+            },
+            "supervisor": {Children: self._on_children, Bye: self._on_supervisor_bye},
+        }
+
+    # --- what the body calls -----------------------------------------------------------------------
+
+    def handle(self, peer: bytes, message: AnyMessage, frames: Sequence[Any], now: float) -> list[Send]:
+        """Take in one message; return what must be said at once."""
+        link = self.links.by_peer.get(peer)
+        if link is None or message.conn != link.conn or type(message) is Hello:
+            self._on_stranger(peer, message, now)
+        else:
+            link.heard = now
+            link.received = message.number
+            if message.ack > link.acked:
+                link.acked = message.ack
+                if link.role == "client":
+                    self.ledger.clients[link.life].acknowledged(message.ack)
+            handler = self._handlers[link.role].get(type(message))
+            if handler is None:
+                self.count(f"unexpected_{type(message).__name__.lower()}")
+            else:
+                handler(link, message, frames, now)
+        return self._taken()
+
+    def tick(self, now: float) -> list[Send]:
+        """Let time pass: expire, watch, hand out batches, pay what clients are owed."""
+        if self.started is None:
+            self.started = now
+        self.ledger.expire(now)
+        for link in self._watch.due(now):
+            self._look_at(link, now)
+        self.dispatcher.dispatch(now)
+        self._out += self.ledger.flush()
+        return self._taken()
+
+    def wakeup(self) -> float | None:
+        """Return when to tick next, at the latest; None: when something happens."""
+        times = (self.ledger.wakeup(), self._watch.next(), self.topics.wakeup(), self.dispatcher.wakeup())
+        return min((time for time in times if time is not None), default=None)
+
+    def unreachable(self, peer: bytes, now: float) -> None:
+        """Learn that a peer's connection is gone; its life may come back on another one."""
+        link = self.links.by_peer.pop(peer, None)
+        if link is None:
+            return
+        self.count("unreachable")
+        worker = self.dispatcher.workers.get(link.life)
+        if worker is not None:
+            self.dispatcher.unreachable(worker, now)
+        link.gone = now
+        self._watch.add(now + self.settings.timing.rejoin, link)
+
+    def slept(self, lag: float) -> None:
+        """Move every liveness timer by our own pause: our sleep is nobody's death."""
+        for link in self.links.by_life.values():
+            link.heard += lag
+            if link.gone is not None:
+                link.gone += lag
+        self.dispatcher.slept(lag)
+
+    def count(self, what: str) -> None:
+        """Count something that an operator may ask about."""
+        self.counters[what] = self.counters.get(what, 0) + 1
+
+    def note(self, what: str, **facts: object) -> None:
+        """Count something and keep a line about it for whoever prints."""
+        self.count(what.replace(" ", "_"))
+        if len(self.events) < EVENTS:
+            self.events.append((what, facts))
+
+    def drain(self) -> list[Send]:
+        """Take nothing new, hand back what waits; what runs may finish."""
+        self.draining = True
+        self.ledger.hand_back()
+        self._out += self.ledger.flush()
+        return self._taken()
+
+    @property
+    def is_drained(self) -> bool:
+        """Whether nothing runs any more and nobody is owed anything."""
+        return self.draining and not any(topic.items for topic in self.topics.all.values())
+
+    # --- who is who --------------------------------------------------------------------------------
+
+    def _on_stranger(self, peer: bytes, message: AnyMessage, now: float) -> None:
+        if type(message) is not Hello:
+            self.count("strange_messages")
+            if type(message) is not Bye and self.links.may_ask(peer, now):
+                self._out.append(Send(peer, Who(message.conn, 0, 0)))
+            return
+        link = self.links.introduce(peer, message, now)
+        if link is None:
+            self.count("refused_hellos")
+            return
+        self._watch.add(now + self.settings.timing.suspect, link)
+        missing = []
+        if link.role == "client":
+            client = self.ledger.welcome(link)
+            missing = self.ledger.reconcile(client, message.open, message.next)
+        elif link.role == "worker":
+            named = message.open if message.epoch == self.epoch else []
+            self.dispatcher.welcome(link, message.incarnation, named)
+        limit = self.settings.limits.message_bytes
+        welcome = Welcome(*link.stamp(), self.epoch, 1, missing, limit, self._unserved(link))
+        self._out.append(Send(peer, welcome))
+
+    def _look_at(self, link: Link, now: float) -> None:
+        """Decide what a link's silence means, and when to look again."""
+        if self.links.by_life.get(link.life) is not link:
+            return
+        timing = self.settings.timing
+        silent = now - link.heard
+        gone = link.gone is not None and now - link.gone >= timing.rejoin
+        match link.role:
+            case "client":
+                client = self.ledger.clients[link.life]
+                patience = timing.client_silent if client.items else IDLE_CLIENT
+                if gone or silent >= patience:
+                    if client.items:
+                        self.note("client gone", host=link.host, pid=link.pid, unfinished=client.items)
+                    self.ledger.forget(client)
+                    self.links.forget(link)
+                    return
+                self._watch.add(max(link.heard + patience, now + timing.beat), link)
+            case "worker":
+                worker = self.dispatcher.workers.get(link.life)
+                if gone or silent >= timing.silent:
+                    self.note("worker lost", host=link.host, pid=link.pid, silent_s=round(silent, 1))
+                    if worker is not None:
+                        self.dispatcher.lose(worker)
+                    self.links.forget(link)
+                    return
+                if silent >= timing.suspect and link.gone is None:
+                    if worker is not None:
+                        self.dispatcher.suspect(worker)
+                    # A probe: if the connection is gone, sending says so.
+                    self._out.append(Send(link.peer, Pulse(*link.stamp(), [], link.received)))
+                self._watch.add(max(link.heard + timing.suspect, now + timing.beat), link)
+            case _:
+                if gone or silent >= timing.silent:
+                    self.dispatcher.orphan(link)
+                    self.links.forget(link)
+                    return
+                self._watch.add(max(link.heard + timing.silent, now + timing.beat), link)
+
+    def _unserved(self, link: Link) -> list[str]:
+        """Return the topics in which a client waits and no worker serves."""
+        client = self.ledger.clients.get(link.life) if link.role == "client" else None
+        if client is None or not client.items:
+            return []
+        waiting = {held.topic for held in client.groups()}
+        return sorted(name for name in waiting if not len(self.topics.all[name].roster))[:64]
+
+    def _taken(self) -> list[Send]:
+        if not self._out:
+            return []
+        taken = self._out[:]
+        self._out.clear()
+        return taken
+
+    # --- clients -----------------------------------------------------------------------------------
+
+    def _on_request(self, link: Link, request: Request, frames: Sequence[Any], now: float) -> None:
+        self.ledger.request(self.ledger.clients[link.life], request, frames, now)
+
+    def _on_cancel(self, link: Link, cancel: Cancel, _: Sequence[Any], now: float) -> None:
+        client = self.ledger.clients[link.life]
+        for ids in cancel.ids:
+            self.ledger.drop(client, ids)
+
+    def _on_client_beat(self, link: Link, beat: Beat, _: Sequence[Any], now: float) -> None:
+        missing = self.ledger.reconcile(self.ledger.clients[link.life], beat.open, beat.next)
+        pulse = Pulse(*link.stamp(), missing, link.received, self._unserved(link))
+        self._out.append(Send(link.peer, pulse))
+
+    def _on_client_bye(self, link: Link, _: Bye, __: Sequence[Any], now: float) -> None:
+        self.ledger.forget(self.ledger.clients[link.life])
+        self.links.forget(link)
+
+    def _on_status(self, link: Link, _: StatusAsk, __: Sequence[Any], now: float) -> None:
+        self._out.append(Send(link.peer, Status(*link.stamp(), snapshot(self, now))))
+
+    # --- workers and supervisors -------------------------------------------------------------------
+
+    def _on_ready(self, link: Link, ready: Ready, _: Sequence[Any], now: float) -> None:
+        self.dispatcher.ready(link, ready, now)
+
+    def _on_began(self, link: Link, began: Began, _: Sequence[Any], now: float) -> None:
+        self.dispatcher.began(link, began, now)
+
+    def _on_progress(self, link: Link, progress: Progress, _: Sequence[Any], now: float) -> None:
+        self.dispatcher.progress(link, progress, now)
+
+    def _on_done(self, link: Link, done: Done, frames: Sequence[Any], now: float) -> None:
+        self.dispatcher.done(link, done, frames, now)
+
+    def _on_worker_beat(self, link: Link, beat: Beat, _: Sequence[Any], now: float) -> None:
+        self.dispatcher.beat(link, beat)
+        self._out.append(Send(link.peer, Pulse(*link.stamp(), [], link.received)))
+
+    def _on_returned(self, link: Link, returned: Returned, _: Sequence[Any], now: float) -> None:
+        self.dispatcher.returned(link, returned)
+
+    def _on_draining(self, link: Link, _: Draining, __: Sequence[Any], now: float) -> None:
+        self.dispatcher.draining(link)
+
+    def _on_worker_bye(self, link: Link, _: Bye, __: Sequence[Any], now: float) -> None:
+        worker = self.dispatcher.workers.get(link.life)
+        if worker is not None:
+            self.dispatcher.lose(worker)
+        self.links.forget(link)
+
+    def _on_children(self, link: Link, children: Children, _: Sequence[Any], now: float) -> None:
+        self.dispatcher.supervised(link, children)
+        self._out.append(Send(link.peer, Pulse(*link.stamp(), [], link.received)))
+
+    def _on_supervisor_bye(self, link: Link, _: Bye, __: Sequence[Any], now: float) -> None:
+        self.dispatcher.orphan(link)
+        self.links.forget(link)

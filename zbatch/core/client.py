@@ -1,0 +1,625 @@
+"""The client's brain: requests become groups, outcomes find their calls, and what was lost is sent again.
+
+A call is what the caller waits for.  Consecutive calls that agree in topic, key, priority and deadline
+travel as one group under consecutive ids.  Everything stays here until its outcome, so a broker may be
+killed at any time: after a new HELLO it says what it misses, and only that is sent again.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import groupby
+from operator import attrgetter
+from typing import Any
+
+from msgspec import Struct
+
+from zbatch.config import Timing
+from zbatch.core import intervals
+from zbatch.core.actions import Send
+from zbatch.core.deadlines import Deadlines
+from zbatch.core.intervals import Range
+from zbatch.core.session import Mint, Session
+from zbatch.messages import (
+    AnyMessage,
+    Beat,
+    Bye,
+    Cancel,
+    Fault,
+    Group,
+    Hello,
+    Pulse,
+    Refused,
+    Request,
+    Result,
+    Results,
+    Status,
+    StatusAsk,
+    Welcome,
+    Who,
+)
+
+WORD = 0.050
+"""Seconds past a deadline in which the broker may still say which error it is; the caller has 100 ms."""
+
+GROUP_ITEMS = 1_024
+MESSAGE_BYTES = 1 << 20
+"""A message is closed beyond this: one long message would hold up the beats behind it."""
+
+RANGES = 4_096
+
+
+class Call:
+    """One request of a caller: its items on the way out, its outcome on the way in."""
+
+    __slots__ = (
+        "buffers",
+        "closed",
+        "costs",
+        "deadline",
+        "faults",
+        "group",
+        "item",
+        "items",
+        "left",
+        "mark",
+        "outputs",
+    )
+
+    mark: tuple[Any, ...]
+    """What calls must share to travel together."""
+    item: bytes
+    """The payload of a call of one item."""
+    items: Sequence[bytes] | None
+    """The payloads of a call of several."""
+    buffers: Sequence[Sequence[Any]] | None
+    costs: Sequence[float] | None
+    deadline: float
+    group: Sent | None
+    outputs: list[Any]
+    faults: dict[int, Fault] | None
+    left: int
+    closed: bool
+
+    def prepare(
+        self,
+        topic: str,
+        items: Sequence[bytes],
+        buffers: Sequence[Sequence[Any]] | None,
+        deadline: float,
+        *,
+        priority: int = 0,
+        key: str = "",
+        costs: Sequence[float] | None = None,
+        alone: bool = False,
+    ) -> None:
+        """Say what is asked; a call ``alone`` shares its group with no other."""
+        self.group = None
+        self.closed = False
+        self.faults = None
+        self.deadline = deadline
+        self.buffers = buffers
+        self.costs = costs
+        if len(items) == 1 and not alone:
+            self.item = items[0]
+            self.items = None
+            self.mark = (topic, deadline, key, priority, buffers is None, costs is None)
+        else:
+            self.items = items
+            self.left = len(items)
+            self.outputs = [None] * len(items)
+            self.mark = (topic, deadline, key, priority, self)
+
+
+class Answered(Struct, frozen=True, gc=False):
+    """These calls of one item each have their output; a None among them no longer waits."""
+
+    calls: Sequence[Call | None]
+    outputs: Sequence[Any]
+    buffers: Sequence[Sequence[Any]] | None = None
+
+
+class Finished(Struct, frozen=True, gc=False):
+    """Every item of this call has its outcome: ``outputs`` ((output, buffers) pairs) and ``faults``."""
+
+    call: Call
+
+
+class Failed(Struct, frozen=True, gc=False):
+    """These calls end in one error."""
+
+    calls: Sequence[Call]
+    fault: Fault
+
+
+class Shown(Struct, frozen=True, gc=False):
+    """The broker's status came."""
+
+    snapshot: bytes
+
+
+Action = Send | Answered | Finished | Failed | Shown
+
+_MARK = attrgetter("mark")
+_ITEM = attrgetter("item")
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """A group, from its first sending to its last outcome."""
+
+    base: int
+    topic: str
+    deadline: float
+    key: str
+    priority: int
+    calls: list[Call | None]
+    """One a single item, or the one call of several."""
+    items: Sequence[bytes]
+    buffers: Sequence[Sequence[Any]] | None
+    costs: list[float] | None
+    whole: bool
+    made: float
+    open: int
+    size: int
+    conn: bytes = b""
+    number: int = 0
+    times: int = 0
+    """How often it was sent."""
+    bucket: int = 0
+    overdue: bool = False
+    done: bytearray = field(default_factory=bytearray)
+    """Which items of a whole call have their outcome."""
+
+
+class ClientCore:
+    """Everything that a client decides."""
+
+    def __init__(
+        self, brokers: int, life: bytes, mint: Mint, timing: Timing, *, host: str = "", pid: int = 0
+    ) -> None:
+        self._timing = timing
+        self._life = life
+        self._host = host
+        self._pid = pid
+        self._sessions = [Session(bytes([index]), mint, timing.beat) for index in range(brokers)]
+        self._active = 0
+        self._session = self._sessions[0]
+        self._pending: list[Call] = []
+        self._unsent: list[Sent] = []
+        self._groups: dict[int, Sent] = {}
+        self._bases: list[int] = []
+        """Bases of open groups, ascending; those that ended are swept now and then."""
+        self._next = 1
+        self._deadlines: Deadlines[Sent] = Deadlines()
+        self._later: list[tuple[float, int, int]] = []
+        """Ids that a broker had no room for: when to offer them again."""
+        self._beat_owed = False
+        self._asked_status = False
+        self._moved: float | None = None
+
+    # --- what the body calls -----------------------------------------------------------------------
+
+    @property
+    def open_groups(self) -> int:
+        """How many groups wait for an outcome, calls not sent yet left out."""
+        return len(self._groups)
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing waits for an outcome."""
+        return not self._groups and not self._pending and not self._asked_status
+
+    def start(self, now: float) -> list[Action]:
+        """Introduce this client to its broker."""
+        self._session.renew()
+        return [self._hello(now)]
+
+    def submit(self, call: Call) -> None:
+        """Take a call over; it leaves with the next :meth:`flush`."""
+        self._pending.append(call)
+
+    def flush(self, now: float) -> list[Action]:
+        """Send what was submitted since the last flush."""
+        if self._pending:
+            pending, self._pending = self._pending, []
+            for mark, calls in groupby(pending, _MARK):
+                self._group(mark, [call for call in calls if not call.closed], now)
+        if not self._unsent or not self._session.welcomed:
+            return []
+        unsent, self._unsent = self._unsent, []
+        return self._send([(sent, 0, len(sent.items)) for sent in unsent], now)
+
+    def handle(self, peer: bytes, message: AnyMessage, frames: Sequence[Any], now: float) -> list[Action]:
+        """Take in what a broker says."""
+        session = self._sessions[peer[0]]
+        if not session.accepts(message, now):
+            return []
+        match message:
+            case Result():
+                return self._on_result(message, frames)
+            case Refused():
+                return self._on_refused(message, now)
+            case Pulse():
+                self._beat_owed = bool(self._groups)
+                return self._resend(message.missing, message.seen, now)
+            case Welcome():
+                return self._on_welcome(session, message, now)
+            case Who():
+                session.renew()
+                return [self._hello(now)] if session is self._session else []
+            case Status():
+                self._asked_status = False
+                return [Shown(message.snapshot)]
+            case _:
+                return []
+
+    def tick(self, now: float) -> list[Action]:
+        """Let time pass: expire, beat, look for another broker, offer again."""
+        actions: list[Action] = []
+        for sent in self._deadlines.due(now):
+            self._expire(sent, now, actions)
+        while self._later and self._later[0][0] <= now:
+            _, start, stop = heappop(self._later)
+            if self._session.welcomed:
+                actions += self._resend([(start, stop)], self._session.sent, now)
+        self._move_if_quiet(now, actions)
+        session = self._session
+        if now >= session.speaks and (self._groups or self._beat_owed or self._asked_status):
+            actions.append(self._beat(now) if session.welcomed else self._hello(now))
+        return actions
+
+    def wakeup(self) -> float | None:
+        """Return when to tick next, at the latest."""
+        times = [self._deadlines.next(), self._later[0][0] if self._later else None]
+        if self._groups or self._beat_owed or self._asked_status:
+            times.append(self._session.speaks)
+        return min((time for time in times if time is not None), default=None)
+
+    def cancel(self, call: Call, now: float) -> list[Action]:
+        """Withdraw a call: it has no outcome any more, here and at the broker."""
+        call.closed = True
+        sent = call.group
+        if sent is None or sent.base not in self._groups:
+            return []
+        if sent.whole:
+            ids = [(sent.base, sent.base + len(sent.items))]
+            self._end(sent, sent.open)
+        else:
+            position = sent.calls.index(call)
+            sent.calls[position] = None
+            ids = [(sent.base + position, sent.base + position + 1)]
+            self._end(sent, 1)
+        if not sent.times or not self._session.welcomed:
+            return []
+        return [Send(self._session.peer, Cancel(*self._session.stamp(), ids))]
+
+    def ask_status(self, now: float) -> list[Action]:
+        """Ask the broker how it is."""
+        self._asked_status = True
+        if not self._session.welcomed:
+            return []
+        return [Send(self._session.peer, StatusAsk(*self._session.stamp()))]
+
+    def open_calls(self) -> list[Call]:
+        """Return every call without an outcome."""
+        calls = [call for sent in self._groups.values() for call in sent.calls if call is not None]
+        return calls + [call for call in self._pending if not call.closed]
+
+    def stop(self, fault: Fault) -> list[Action]:
+        """Say goodbye; every open call ends in the error given."""
+        actions: list[Action] = []
+        calls = self.open_calls()
+        if calls:
+            actions.append(Failed(calls, fault))
+        if self._session.welcomed:
+            actions.append(Send(self._session.peer, Bye(*self._session.stamp())))
+        self._groups.clear()
+        self._pending.clear()
+        return actions
+
+    # --- going out ---------------------------------------------------------------------------------
+
+    def _group(self, mark: tuple[Any, ...], calls: list[Call], now: float) -> None:
+        first = calls[0] if calls else None
+        if first is None:
+            return
+        topic, deadline, key, priority = mark[:4]
+        if first.items is not None:
+            costs = list(first.costs) if first.costs is not None else None
+            self._hold(
+                Sent(
+                    0,
+                    topic,
+                    deadline,
+                    key,
+                    priority,
+                    [first],
+                    first.items,
+                    first.buffers,
+                    costs,
+                    True,
+                    now,
+                    0,
+                    0,
+                )
+            )
+            return
+        for start in range(0, len(calls), GROUP_ITEMS):
+            part: list[Any] = calls[start : start + GROUP_ITEMS]
+            items = list(map(_ITEM, part))
+            buffers = None if first.buffers is None else [call.buffers[0] for call in part]
+            costs = None if first.costs is None else [call.costs[0] for call in part]
+            self._hold(Sent(0, topic, deadline, key, priority, part, items, buffers, costs, False, now, 0, 0))
+
+    def _hold(self, sent: Sent) -> None:
+        count = len(sent.items)
+        sent.base = self._next
+        sent.open = count
+        sent.size = sum(map(len, sent.items))
+        if sent.buffers is not None:
+            sent.size += sum(memoryview(frame).nbytes for frames in sent.buffers for frame in frames)
+        if sent.whole:
+            sent.done = bytearray(count)
+        for call in sent.calls:
+            call.group = sent  # type: ignore[union-attr]
+        self._next += count
+        self._groups[sent.base] = sent
+        self._bases.append(sent.base)
+        if len(self._bases) > 64 + 2 * len(self._groups):
+            self._bases = sorted(self._groups)
+        sent.bucket = self._deadlines.add(sent.deadline, sent)
+        self._unsent.append(sent)
+
+    def _send(self, parts: Sequence[tuple[Sent, int, int]], now: float) -> list[Action]:
+        """Put groups, or parts of them, into messages of a bounded size."""
+        actions: list[Action] = []
+        groups: list[Group] = []
+        frames: list[Any] = []
+        size = 0
+        session = self._session
+        for sent, start, stop in parts:
+            if not sent.open:
+                continue
+            if groups and size + sent.size > MESSAGE_BYTES:
+                actions.append(Send(session.peer, Request(*session.stamp(), groups), frames))
+                groups, frames, size = [], [], 0
+            size += sent.size
+            groups.append(self._wire(sent, start, stop, now, frames))
+            sent.conn = session.conn
+            sent.number = session.sent + 1
+            sent.times += 1
+        if groups:
+            actions.append(Send(session.peer, Request(*session.stamp(), groups), frames))
+        if not self._beat_owed:
+            self._beat_owed = True
+            session.spoke(now)
+        return actions
+
+    def _wire(self, sent: Sent, start: int, stop: int, now: float, frames: list[Any]) -> Group:
+        items: Sequence[bytes] = sent.items
+        costs = sent.costs
+        counts = None
+        if start or stop < len(items):
+            items = items[start:stop]
+            costs = costs[start:stop] if costs is not None else None
+        if sent.buffers is not None:
+            own = sent.buffers[start:stop]
+            counts = [len(one) for one in own]
+            for one in own:
+                frames += one
+        left = max(1, int((sent.deadline - now) * 1000))
+        again = sent.times > 0
+        return Group(
+            sent.base + start,
+            sent.topic,
+            left,
+            items,  # type: ignore[arg-type]
+            counts,
+            sent.priority,
+            sent.key,
+            costs,
+            sent.whole and not again,
+            again,
+        )
+
+    # --- coming in ---------------------------------------------------------------------------------
+
+    def _on_result(self, result: Result, frames: Sequence[Any]) -> list[Action]:
+        actions: list[Action] = []
+        place = 0
+        for span in result.spans:
+            buffers: list[Sequence[Any]] | None = None
+            if span.buffers is not None:
+                buffers = []
+                for count in span.buffers:
+                    buffers.append(frames[place : place + count])
+                    place += count
+            self._take_outputs(span, buffers, actions)
+        return actions
+
+    def _take_outputs(
+        self, span: Results, buffers: list[Sequence[Any]] | None, actions: list[Action]
+    ) -> None:
+        sent = self._groups.get(span.base) or self._find(span.base)
+        if sent is None:
+            return
+        start = span.base - sent.base
+        count = min(len(span.outputs), len(sent.items) - start)
+        if not sent.whole:
+            calls = sent.calls[start : start + count]
+            sent.calls[start : start + count] = [None] * count
+            actions.append(Answered(calls, span.outputs, buffers))
+            self._end(sent, count - calls.count(None))
+            return
+        call = sent.calls[0]
+        assert call is not None
+        for offset in range(count):
+            position = start + offset
+            if not sent.done[position]:
+                call.outputs[position] = (span.outputs[offset], buffers[offset] if buffers else ())
+                self._whole_item(sent, call, position, actions)
+
+    def _whole_item(self, sent: Sent, call: Call, position: int, actions: list[Action]) -> None:
+        sent.done[position] = 1
+        call.left -= 1
+        self._end(sent, 1)
+        if not call.left:
+            call.closed = True
+            actions.append(Finished(call))
+
+    def _on_refused(self, refused: Refused, now: float) -> list[Action]:
+        actions: list[Action] = []
+        for refusal in refused.refusals:
+            for start, stop in refusal.ids:
+                self._fail_ids(start, stop, refusal.fault, now, actions)
+        return actions
+
+    def _fail_ids(self, start: int, stop: int, fault: Fault, now: float, actions: list[Action]) -> None:
+        for sent in self._overlapping(start, stop):
+            first = max(start, sent.base)
+            last = min(stop, sent.base + len(sent.items))
+            if fault.code == "draining" or (fault.code == "overloaded" and sent.times > 1):
+                # It had a place before the broker was lost, or never began: no room now is no outcome.
+                heappush(self._later, (now + max(0.05, fault.retry_after_ms / 1000), first, last))
+            else:
+                self._fail(sent, first - sent.base, last - sent.base, fault, actions)
+
+    def _fail(self, sent: Sent, start: int, stop: int, fault: Fault, actions: list[Action]) -> None:
+        if not sent.whole:
+            calls = [call for call in sent.calls[start:stop] if call is not None]
+            sent.calls[start:stop] = [None] * (stop - start)
+            if calls:
+                actions.append(Failed(calls, fault))
+            self._end(sent, len(calls))
+            return
+        call = sent.calls[0]
+        assert call is not None
+        for position in range(start, stop):
+            if not sent.done[position]:
+                if call.faults is None:
+                    call.faults = {}
+                call.faults[position] = fault
+                self._whole_item(sent, call, position, actions)
+
+    def _end(self, sent: Sent, count: int) -> None:
+        sent.open -= count
+        if not sent.open:
+            self._groups.pop(sent.base, None)
+            self._deadlines.discard(sent.bucket, sent)
+            sent.calls = []
+            sent.items = ()
+            sent.buffers = None
+
+    def _find(self, one: int) -> Sent | None:
+        """Return the open group that an id is in."""
+        place = bisect_right(self._bases, one) - 1
+        if place < 0:
+            return None
+        sent = self._groups.get(self._bases[place])
+        return sent if sent is not None and one < sent.base + len(sent.items) else None
+
+    def _overlapping(self, start: int, stop: int) -> list[Sent]:
+        place = max(bisect_right(self._bases, start) - 1, 0)
+        found = []
+        while place < len(self._bases) and self._bases[place] < stop:
+            sent = self._groups.get(self._bases[place])
+            if sent is not None and sent.base + len(sent.items) > start:
+                found.append(sent)
+            place += 1
+        return found
+
+    # --- life with a broker ------------------------------------------------------------------------
+
+    def _hello(self, now: float) -> Send:
+        session = self._session
+        session.sent = 0
+        session.spoke(now)
+        ranges, upto = self._open()
+        return Send(
+            session.peer,
+            Hello(
+                *session.stamp(), self._life, "client", 1, ranges, upto, host=self._host[:64], pid=self._pid
+            ),
+        )
+
+    def _beat(self, now: float) -> Send:
+        self._session.spoke(now)
+        ranges, upto = self._open()
+        self._beat_owed = bool(self._groups)
+        return Send(self._session.peer, Beat(*self._session.stamp(), ranges, upto))
+
+    def _open(self) -> tuple[list[Range], int]:
+        """Return the ids that were sent and wait, and the first id of which that says nothing."""
+        ranges: list[Range] = []
+        for sent in self._groups.values():
+            if not sent.times:
+                continue
+            if sent.open == len(sent.items):
+                ranges.append((sent.base, sent.base + sent.open))
+            elif sent.whole:
+                ranges += intervals.of(sent.base + i for i, done in enumerate(sent.done) if not done)
+            else:
+                ranges += intervals.of(sent.base + i for i, call in enumerate(sent.calls) if call is not None)
+        ranges = intervals.normal(ranges)
+        upto = min((sent.base for sent in self._unsent if sent.open), default=self._next)
+        if len(ranges) > RANGES:
+            ranges = ranges[:RANGES]
+            upto = min(upto, ranges[-1][1])
+        return ranges, upto
+
+    def _on_welcome(self, session: Session, welcome: Welcome, now: float) -> list[Action]:
+        session.epoch = welcome.epoch
+        if session is not self._session:
+            return []
+        for sent in self._groups.values():
+            if sent.times:
+                sent.conn, sent.number = session.conn, 0
+        actions = self._resend(welcome.missing, session.sent, now)
+        actions += self.flush(now)
+        if self._asked_status:
+            actions += self.ask_status(now)
+        return actions
+
+    def _resend(self, missing: Sequence[Range], seen: int, now: float) -> list[Action]:
+        parts: list[tuple[Sent, int, int]] = []
+        for start, stop in missing:
+            for sent in self._overlapping(start, stop):
+                travelling = sent.conn == self._session.conn and sent.number > seen
+                if sent.times and not travelling:
+                    first = max(start, sent.base) - sent.base
+                    parts.append((sent, first, min(stop - sent.base, len(sent.items))))
+        parts.sort(key=lambda part: part[0].deadline)
+        return self._send(parts, now) if parts else []
+
+    def _move_if_quiet(self, now: float, actions: list[Action]) -> None:
+        """Ask another broker when this one has said nothing for a while and something waits."""
+        if len(self._sessions) == 1 or not self._groups:
+            return
+        oldest = min(next(iter(self._groups.values())).made, now)
+        since = max(oldest, self._session.heard or oldest, self._moved or oldest)
+        if now - since < self._timing.quiet:
+            return
+        self._moved = now
+        self._active = (self._active + 1) % len(self._sessions)
+        self._session = self._sessions[self._active]
+        self._session.renew()
+        actions.append(self._hello(now))
+
+    def _expire(self, sent: Sent, now: float, actions: list[Action]) -> None:
+        heard = self._session.heard
+        unheard = heard is None or heard < sent.made
+        if not sent.overdue and self._session.welcomed:
+            sent.overdue = True
+            sent.bucket = self._deadlines.add(sent.deadline + WORD, sent)
+            return
+        waited = now - sent.made
+        if unheard:
+            text = f"no broker answered within {waited:.3f} s; is one running at the endpoint, and reachable?"
+            fault = Fault("broker_unreachable", text)
+        else:
+            fault = Fault("deadline_exceeded", f"no outcome within {waited:.3f} s")
+        self._fail(sent, 0, len(sent.items), fault, actions)

@@ -1,0 +1,492 @@
+"""Who runs what: workers come, get batches, answer, fall silent, die; and nothing is lost with them.
+
+Which batch goes where now is ``topics.py``'s decision, what becomes of lost items ``retry.py``'s; this file
+keeps the hands and the batches in them in step with what workers and supervisors say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from zbatch.config import BrokerCoreSettings
+from zbatch.core import intervals, retry
+from zbatch.core.actions import Send
+from zbatch.core.backlog import CLOSED, Room, Span, runs
+from zbatch.core.deadlines import Deadlines
+from zbatch.core.intervals import Range
+from zbatch.core.ledger import Ledger
+from zbatch.core.links import Link
+from zbatch.core.roster import Handed, Worker
+from zbatch.core.topics import Topic, Topics
+from zbatch.errors import UnknownTopic
+from zbatch.messages import (
+    Batch,
+    Beat,
+    Began,
+    Child,
+    Children,
+    Done,
+    Fault,
+    Progress,
+    Ready,
+    Recall,
+    Results,
+    Returned,
+    Skip,
+)
+from zbatch.messages import Span as WireSpan
+
+WITHDRAWN = 16
+"""Batches of one worker that may still be answered though others have them now."""
+
+BACKSTOP_BEATS = 2
+"""A begun batch is lost this many beats after its lease: the supervisor, which is nearer, comes first."""
+
+
+class Dispatcher:
+    """Every worker, and every batch in a worker's hands."""
+
+    def __init__(
+        self,
+        settings: BrokerCoreSettings,
+        epoch: bytes,
+        topics: Topics,
+        ledger: Ledger,
+        out: list[Send],
+        note: Callable[..., None],
+    ) -> None:
+        self.workers: dict[bytes, Worker] = {}
+        self.children: dict[bytes, tuple[bytes, Child]] = {}
+        """By incarnation: the supervisor's life that announced it, and what it last said of it."""
+        self._settings = settings
+        self._timing = settings.timing
+        self._epoch = epoch
+        self._topics = topics
+        self._ledger = ledger
+        self._out = out
+        self._note = note
+        self._by_incarnation: dict[bytes, Worker] = {}
+        self._incarnations: dict[bytes, bytes] = {}
+        """By life, from the HELLO; a worker record begins with its READY."""
+        self._leases: Deadlines[Handed] = Deadlines()
+        self._last_batch = 0
+
+    # --- coming and going --------------------------------------------------------------------------
+
+    def welcome(self, link: Link, incarnation: bytes, named: Sequence[Range]) -> None:
+        """Learn that a worker is on this connection now, and which of this epoch's batches it holds."""
+        if incarnation:
+            self._incarnations[link.life] = incarnation
+        worker = self.workers.get(link.life)
+        if worker is None:
+            return
+        worker.link = link
+        worker.gone = None
+        worker.suspect = False
+        self._return_unnamed(worker, named, None)
+        self._changed(worker)
+
+    def ready(self, link: Link, ready: Ready, now: float) -> None:
+        """Take up a worker's offer; a second one replaces the first."""
+        try:
+            topic = self._topics.open(ready.topic)
+        except UnknownTopic:
+            self._note("worker of an unknown topic", topic=ready.topic, host=link.host, pid=link.pid)
+            return
+        caps = self._settings
+        worker = self.workers.get(link.life)
+        if worker is not None and worker.ready.topic != ready.topic:
+            self.lose(worker)
+            worker = None
+        size = min(ready.batch_size, caps.batch_size or ready.batch_size)
+        latency = ready.max_latency_ms / 1000
+        if caps.max_latency is not None:
+            latency = min(latency, caps.max_latency)
+        if worker is None:
+            self._note(
+                "worker ready",
+                topic=ready.topic,
+                host=link.host,
+                pid=link.pid,
+                gpu=ready.facts.gpu,
+                model=ready.facts.name,
+                batch_size=size,
+            )
+            incarnation = self._incarnations.get(link.life, b"")
+            worker = Worker(link, ready, incarnation, Room(size), latency, 0.0)
+            self.workers[link.life] = worker
+            if incarnation:
+                self._by_incarnation[incarnation] = worker
+        worker.link = link
+        worker.ready = ready
+        worker.room = Room(size, ready.batch_cost)
+        worker.max_latency = latency
+        worker.lease = ready.lease_ms / 1000
+        worker.draining = False
+        worker.gone = None
+        topic.served = now
+        topic.roster.add(worker)
+        self._topics.touch(topic)
+
+    def draining(self, link: Link) -> None:
+        """Give a worker no new work."""
+        worker = self.workers.get(link.life)
+        if worker is not None:
+            worker.draining = True
+            self._changed(worker)
+
+    def unreachable(self, worker: Worker, now: float) -> None:
+        """Learn that a worker's connection is gone; it has a while to come back on another."""
+        if worker.gone is None:
+            worker.gone = now
+            self._changed(worker)
+
+    def suspect(self, worker: Worker) -> None:
+        """Give a silent worker no new work, and what it has not begun to others."""
+        if worker.suspect:
+            return
+        worker.suspect = True
+        self._note("worker suspect", topic=worker.ready.topic, host=worker.link.host, pid=worker.link.pid)
+        if worker.ready.idempotent:
+            for handed in list(worker.holds.values()):
+                if handed.began is None:
+                    self._out.append(Send(worker.link.peer, self._recall_message(handed)))
+                    self._take_back(handed, retry.never_began(handed.spans))
+        self._changed(worker)
+
+    def heard(self, worker: Worker) -> None:
+        """Trust a worker again that has spoken."""
+        if worker.suspect:
+            worker.suspect = False
+            self._changed(worker)
+
+    def lose(self, worker: Worker) -> None:
+        """Give up on a worker of which nothing more is known than that it is gone."""
+        for handed in sorted(worker.holds.values(), key=_number, reverse=True):
+            judge = retry.never_began if handed.began is None else retry.lost_quietly
+            self._take_back(handed, judge(handed.spans))
+        self._strike_out(worker)
+
+    def bury(self, worker: Worker, child: Child) -> None:
+        """Give up on a worker whose supervisor saw it die and read what it was doing."""
+        self._note(
+            "worker died",
+            topic=worker.ready.topic,
+            host=worker.link.host,
+            pid=worker.link.pid,
+            exit=child.exit,
+            reason=child.reason,
+            held=sum(handed.items for handed in worker.holds.values()),
+        )
+        guilty = child.begun if child.epoch == self._epoch and child.begun != child.finished else 0
+        for handed in sorted(worker.holds.values(), key=_number, reverse=True):
+            if handed.number == guilty:
+                verdict = retry.died_running(handed.spans)
+            elif child.epoch == self._epoch and handed.number <= child.finished:
+                # It had run and its reply was lost: not its fault, but not free for ever either.
+                verdict = retry.lost_quietly(handed.spans)
+            else:
+                verdict = retry.never_began(handed.spans)
+            self._take_back(handed, verdict, began=handed.number <= child.begun)
+        self._strike_out(worker)
+
+    def _strike_out(self, worker: Worker) -> None:
+        topic = self._topics.all[worker.ready.topic]
+        topic.served = None if topic.served is None else max(topic.served, worker.link.heard)
+        topic.roster.remove(worker)
+        self.workers.pop(worker.link.life, None)
+        self._by_incarnation.pop(worker.incarnation, None)
+        self._incarnations.pop(worker.link.life, None)
+        self._topics.touch(topic)
+
+    # --- handing out -------------------------------------------------------------------------------
+
+    def dispatch(self, now: float) -> None:
+        """Hand out what should run now, in every topic that something happened to."""
+        for topic in self._topics.touched(now):
+            topic.dispatch(now, lambda worker, spans, apart: self._start(worker, spans, apart, now))
+            self._topics.sleeps(topic)
+            handed = topic.recallable()
+            if handed is not None:
+                handed.recalled = True
+                self._out.append(Send(handed.worker.link.peer, self._recall_message(handed)))
+            if topic.name in self._ledger.skippable:
+                del self._ledger.skippable[topic.name]
+                self._skip(topic)
+        for handed in self._leases.due(now):
+            self._overrun(handed, now)
+
+    def _start(self, worker: Worker, spans: list[Span], apart: bool, now: float) -> None:
+        for span in spans:
+            held = span.held
+            if held.open and held.deadline <= now:
+                self._ledger.expired(held, now)
+            elif held.again and not worker.ready.idempotent:
+                text = "it was sent again and may have run; the model says that it must not run twice"
+                self._ledger.fail(held, (span.start, span.stop), Fault("worker_lost", text))
+        spans = retry.alive(spans)
+        if not spans:
+            return
+        topic = self._topics.all[worker.ready.topic]
+        self._last_batch += 1
+        for span in spans:
+            span.runs += 1
+        items = sum(span.stop - span.start for span in spans)
+        handed = Handed(self._last_batch, worker, spans, items, max(span.runs for span in spans), now)
+        worker.holds[handed.number] = handed
+        if apart:
+            handed.suspect = True
+            topic.suspect_running = handed
+        topic.running += items
+        topic.tally.batches += 1
+        topic.tally.batched_items += items
+        topic.tally.batched_room += worker.room.items
+        topic.tally.retries += sum(1 for span in spans if span.runs > 1)
+        topic.roster.changed(worker)
+        self._out.append(self._batch(handed, now))
+
+    def _batch(self, handed: Handed, now: float) -> Send:
+        frames: list[Any] = []
+        spans = []
+        for span in handed.spans:
+            held = span.held
+            items = held.items
+            counts: list[int] | None = None
+            if span.start or span.stop < len(items):
+                items = items[span.start : span.stop]
+            if held.buffers is not None:
+                buffers = held.buffers[span.start : span.stop]
+                counts = [len(one) for one in buffers]
+                for one in buffers:
+                    frames += one
+            left = int((held.deadline - now) * 1000)
+            spans.append(WireSpan(held.owner.link.origin, held.base + span.start, left, items, counts))  # type: ignore[arg-type]
+        link = handed.worker.link
+        key = handed.spans[0].held.key
+        message = Batch(*link.stamp(), self._epoch, handed.number, handed.attempt, spans, key)
+        handed.sent_number = message.number
+        return Send(link.peer, message, frames)
+
+    def _skip(self, topic: Topic) -> None:
+        """Tell workers which items of batches that have not begun nobody waits for any more."""
+        for handed in topic.handed():
+            if handed.began is not None:
+                continue
+            positions: list[Range] = []
+            place = 0
+            for span in handed.spans:
+                for start, stop in runs(span.held, CLOSED, span.start, span.stop):
+                    positions.append((place + start - span.start, place + stop - span.start))
+                place += span.stop - span.start
+            if positions:
+                link = handed.worker.link
+                skip = Skip(*link.stamp(), self._epoch, handed.number, positions)
+                self._out.append(Send(link.peer, skip))
+
+    def _recall_message(self, handed: Handed) -> Recall:
+        return Recall(*handed.worker.link.stamp(), self._epoch, handed.number)
+
+    # --- coming back -------------------------------------------------------------------------------
+
+    def began(self, link: Link, began: Began, now: float) -> None:
+        """Learn that a model started on a batch: from here on it may be guilty, and its lease runs."""
+        handed = self._find(link, began.epoch, began.batch)
+        if handed is not None and handed.attempt == began.attempt:
+            handed.began = now
+            if handed.worker.lease:
+                self._leases.add(self._overdue(handed), handed)
+
+    def progress(self, link: Link, progress: Progress, now: float) -> None:
+        """Renew the lease of a batch that advances."""
+        handed = self._find(link, progress.epoch, progress.batch)
+        if handed is not None and handed.began is not None:
+            handed.began = now
+
+    def done(self, link: Link, done: Done, frames: Sequence[Any], now: float) -> None:
+        """Take a batch's outputs; the first valid success of an item counts, whoever brings it."""
+        worker = self.workers.get(link.life)
+        handed = None
+        if worker is not None and done.epoch == self._epoch and done.incarnation == worker.incarnation:
+            handed = worker.holds.get(done.batch) or worker.withdrawn.get(done.batch)
+        if handed is None or handed.attempt != done.attempt or handed.items != len(done.outputs):
+            self._note("answer without a question", host=link.host, pid=link.pid)
+            return
+        assert worker is not None
+        topic = self._topics.all[worker.ready.topic]
+        worker.withdrawn.pop(done.batch, None)
+        if worker.holds.pop(done.batch, None) is not None:
+            worker.batches += 1
+            self._freed(topic, handed)
+            topic.learned(handed.items, done.run_ms / 1000, now)
+            topic.roster.changed(worker)
+            self._topics.touch(topic)
+        elif worker.stuck == done.batch:
+            worker.stuck = 0
+            self._changed(worker)
+        self._answer(handed, done, frames, now)
+
+    def _answer(self, handed: Handed, done: Done, frames: Sequence[Any], now: float) -> None:
+        errors = dict(done.errors) if done.errors else None
+        starts: list[int] | None = None
+        if done.buffers is not None:
+            starts = [0]
+            for count in done.buffers:
+                starts.append(starts[-1] + count)
+        place = 0
+        for span in handed.spans:
+            held = span.held
+            parts = [(span.start, span.stop)]
+            if errors is not None or held.state.find(CLOSED, span.start, span.stop) >= 0:
+                parts = self._answerable(span, place, errors)
+            for part in parts:
+                at = place + part[0] - span.start
+                end = at + part[1] - part[0]
+                counts = done.buffers[at:end] if done.buffers is not None else None
+                own = frames[starts[at] : starts[end]] if starts is not None else ()
+                results = Results(held.base + part[0], done.outputs[at:end], counts)
+                self._ledger.answer(held, part, results, own, now)
+            place += span.stop - span.start
+
+    def _answerable(self, span: Span, place: int, errors: dict[int, Fault] | None) -> list[Range]:
+        """Fail the failed items of a span; return the runs of those with outputs that are still wanted."""
+        held = span.held
+        good: list[int] = []
+        for position in range(span.start, span.stop):
+            if held.state[position] == CLOSED:
+                continue
+            fault = errors.get(place + position - span.start) if errors else None
+            if fault is None:
+                good.append(position)
+            else:
+                self._ledger.fail(held, (position, position + 1), fault)
+        return intervals.of(good)
+
+    def beat(self, link: Link, beat: Beat) -> None:
+        """Compare what a worker holds with what it should hold."""
+        worker = self.workers.get(link.life)
+        if worker is not None:
+            self.heard(worker)
+            self._return_unnamed(worker, beat.open, beat.ack)
+
+    def returned(self, link: Link, returned: Returned) -> None:
+        """Take back batches that never began."""
+        for number in returned.batches:
+            handed = self._find(link, returned.epoch, number)
+            if handed is not None:
+                self._take_back(handed, retry.never_began(handed.spans))
+
+    def _return_unnamed(self, worker: Worker, named: Sequence[Range], since: int | None) -> None:
+        """Take back what the worker should hold and does not: it was lost on the way."""
+        holds = set(worker.holds)
+        for start, stop in named:
+            holds = {number for number in holds if not start <= number < stop}
+        for number in sorted(holds, reverse=True):
+            handed = worker.holds[number]
+            if since is None or handed.sent_number <= since:
+                self._note("batch lost on the way", topic=worker.ready.topic, host=worker.link.host)
+                self._take_back(handed, retry.never_began(handed.spans))
+
+    def _take_back(self, handed: Handed, verdict: retry.Verdict, began: bool | None = None) -> None:
+        """Remove a batch from its worker's hands and do what the verdict says with its items."""
+        worker = handed.worker
+        topic = self._topics.all[worker.ready.topic]
+        worker.holds.pop(handed.number, None)
+        worker.withdrawn[handed.number] = handed
+        if len(worker.withdrawn) > WITHDRAWN:
+            worker.withdrawn.popitem(last=False)
+        self._freed(topic, handed)
+        topic.roster.changed(worker)
+        self._topics.touch(topic)
+        if (handed.began is not None or began) and not worker.ready.idempotent:
+            text = "its worker was lost while it ran; the model says that it must not run twice"
+            for span in handed.spans:
+                self._ledger.fail(span.held, (span.start, span.stop), Fault("worker_lost", text))
+            return
+        for span in reversed(verdict.again):
+            if handed.suspect:
+                topic.suspects.appendleft([span])
+            else:
+                topic.backlog.put_back(span)
+        topic.suspects.extendleft(reversed(verdict.suspects))
+        for span in verdict.poisoned:
+            text = f"alone in its batch, this item ended {retry.DEATHS_ALONE} model processes"
+            self._ledger.fail(span.held, (span.start, span.stop), Fault("poison_item", text))
+        for span in verdict.lost:
+            text = f"{retry.ATTEMPTS} workers were lost under this item, and nothing says that it did it"
+            self._ledger.fail(span.held, (span.start, span.stop), Fault("worker_lost", text))
+
+    def _overrun(self, handed: Handed, now: float) -> None:
+        """Count a batch lost whose lease is long over; its supervisor should have seen to it."""
+        worker = handed.worker
+        if worker.holds.get(handed.number) is not handed or handed.began is None:
+            return
+        if now < self._overdue(handed):
+            self._leases.add(self._overdue(handed), handed)
+            return
+        self._note("lease overrun", topic=worker.ready.topic, host=worker.link.host, pid=worker.link.pid)
+        worker.stuck = handed.number
+        self._take_back(handed, retry.lost_quietly(handed.spans))
+
+    # --- supervisors -------------------------------------------------------------------------------
+
+    def supervised(self, link: Link, message: Children) -> None:
+        """Learn from a supervisor how its model processes are."""
+        listed = set()
+        for child in message.children:
+            owner, _ = self.children.get(child.incarnation, (link.life, child))
+            if owner != link.life:
+                self._note("foreign child", host=link.host, pid=link.pid)
+                continue
+            listed.add(child.incarnation)
+            self.children[child.incarnation] = (link.life, child)
+            worker = self._by_incarnation.get(child.incarnation)
+            if worker is not None and not child.alive:
+                self.bury(worker, child)
+        self._disown(link.life, listed)
+
+    def orphan(self, link: Link) -> None:
+        """Forget a supervisor that left."""
+        self._disown(link.life, set())
+
+    def _disown(self, life: bytes, listed: set[bytes]) -> None:
+        gone = [inc for inc, (owner, _) in self.children.items() if owner == life and inc not in listed]
+        for incarnation in gone:
+            del self.children[incarnation]
+
+    # --- small things ------------------------------------------------------------------------------
+
+    def slept(self, lag: float) -> None:
+        """Move what runs by our own pause."""
+        for worker in self.workers.values():
+            if worker.gone is not None:
+                worker.gone += lag
+            for handed in worker.holds.values():
+                if handed.began is not None:
+                    handed.began += lag
+
+    def wakeup(self) -> float | None:
+        """Return when the next lease is to be looked at."""
+        return self._leases.next()
+
+    def _find(self, link: Link, epoch: bytes, number: int) -> Handed | None:
+        worker = self.workers.get(link.life)
+        return worker.holds.get(number) if worker is not None and epoch == self._epoch else None
+
+    def _freed(self, topic: Topic, handed: Handed) -> None:
+        topic.running -= handed.items
+        if topic.suspect_running is handed:
+            topic.suspect_running = None
+
+    def _changed(self, worker: Worker) -> None:
+        topic = self._topics.all[worker.ready.topic]
+        topic.roster.changed(worker)
+        self._topics.touch(topic)
+
+    def _overdue(self, handed: Handed) -> float:
+        assert handed.began is not None
+        return handed.began + handed.worker.lease + BACKSTOP_BEATS * self._timing.beat
+
+
+def _number(handed: Handed) -> int:
+    return handed.number

@@ -1,0 +1,303 @@
+"""What clients asked for and what they are owed: admission, bounds, deadlines, outcomes.
+
+Every item that is admitted here leaves the books exactly once, by :meth:`Ledger.answer`,
+:meth:`Ledger.fail` or :meth:`Ledger.drop`.  Who runs it is decided in ``dispatch.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from zbatch.config import BrokerCoreSettings
+from zbatch.core import intervals
+from zbatch.core.actions import Send
+from zbatch.core.backlog import RUNNING, WAITING, Held, Span, runs
+from zbatch.core.clients import Client
+from zbatch.core.deadlines import Deadlines
+from zbatch.core.intervals import Range
+from zbatch.core.links import Link
+from zbatch.core.topics import Topic, Topics
+from zbatch.errors import UnknownTopic, to_fault
+from zbatch.messages import Fault, Group, Refusal, Refused, Request, Result, Results
+
+LONGEST = 7 * 86_400.0
+"""No deadline is further away than a week: a typing error must not hold memory for years."""
+
+RANGES = 4_096
+"""Ranges that one message may carry."""
+
+DRAINING = Fault("draining", "this broker is leaving; the request was not run", retry_after_ms=500)
+"""No outcome: a client keeps the request and asks again, elsewhere or later."""
+
+Measure = Callable[[Sequence[Any], Sequence[Sequence[Any]] | None], int]
+
+
+def size_of(items: Sequence[Any], buffers: Sequence[Sequence[Any]] | None) -> int:
+    """Return the bytes of encoded items and their buffers."""
+    size = sum(map(len, items))
+    if buffers is not None:
+        size += sum(len(frame) for frames in buffers for frame in frames)
+    return size
+
+
+class Ledger:
+    """The clients, and every item that has no outcome yet."""
+
+    def __init__(self, settings: BrokerCoreSettings, topics: Topics, measure: Measure = size_of) -> None:
+        self.clients: dict[bytes, Client] = {}
+        self.skippable: dict[str, Topic] = {}
+        """Topics in which somebody stopped waiting for items that a worker has."""
+        self._draining = False
+        self._limits = settings.limits
+        self._topics = topics
+        self._measure = measure
+        self._deadlines: Deadlines[Held] = Deadlines()
+        self._owed: dict[bytes, Client] = {}
+
+    # --- coming in ---------------------------------------------------------------------------------
+
+    def welcome(self, link: Link) -> Client:
+        """Return the client behind a connection, on this connection from now on."""
+        client = self.clients.get(link.life)
+        if client is None:
+            client = self.clients[link.life] = Client(link, link.life)
+        else:
+            client.reconnected(link)
+        return client
+
+    def request(self, client: Client, request: Request, frames: Sequence[Any], now: float) -> None:
+        """Admit what a client asks for, or refuse it."""
+        known: list[Range] | None = None
+        position = 0
+        for group in request.groups:
+            buffers: list[Sequence[Any]] | None = None
+            if group.buffers is not None:
+                buffers = []
+                for count in group.buffers:
+                    buffers.append(frames[position : position + count])
+                    position += count
+            if not group.again:
+                self._admit(client, group, buffers, (0, len(group.items)), now)
+                continue
+            if known is None:
+                known = client.held()
+            everything = [(group.base, group.base + len(group.items))]
+            for start, stop in intervals.subtract(everything, known):
+                self._admit(client, group, buffers, (start - group.base, stop - group.base), now)
+
+    def _admit(
+        self,
+        client: Client,
+        group: Group,
+        buffers: list[Sequence[Any]] | None,
+        part: Range,
+        now: float,
+    ) -> None:
+        start, stop = part
+        try:
+            topic = self._topics.open(group.topic)
+        except UnknownTopic as unknown:
+            self._refuse(client, (group.base + start, group.base + stop), to_fault(unknown))
+            return
+        if self._draining:
+            self._refuse(client, (group.base + start, group.base + stop), DRAINING)
+            return
+        if group.deadline_ms == 0:
+            late = Fault("deadline_exceeded", "the deadline had passed when the request arrived")
+            self._refuse(client, (group.base + start, group.base + stop), late)
+            return
+        items, costs = group.items, group.costs
+        if start or stop < len(items):
+            items = items[start:stop]
+            buffers = buffers[start:stop] if buffers is not None else None
+            costs = costs[start:stop] if costs is not None else None
+        size = self._measure(items, buffers)
+        room = self._room(client, topic, size)
+        if room < stop - start:
+            fits = 0 if group.whole else max(room, 0)
+            self._refuse(client, (group.base + start + fits, group.base + stop), self._overloaded(topic, now))
+            if fits:
+                self._admit(client, group, buffers, (start, start + fits), now)
+            return
+        held = Held(
+            owner=client,
+            principal=client.principal,
+            topic=group.topic,
+            base=group.base + start,
+            items=items,
+            buffers=buffers,
+            deadline=now + min(group.deadline_ms / 1000, LONGEST),
+            arrived=now,
+            priority=group.priority,
+            key=group.key,
+            costs=costs,
+            size=size,
+            again=group.again,
+        )
+        self._enter(client, topic, held, now)
+
+    def _enter(self, client: Client, topic: Topic, held: Held, now: float) -> None:
+        held.bucket = self._deadlines.add(held.deadline, held)
+        client.hold(held)
+        count = held.open
+        client.items += count
+        client.size += held.size
+        topic.items += count
+        topic.size += held.size
+        topic.tally.items += count
+        topic.policy.arrived(count, now)
+        topic.backlog.push(Span(held, 0, count))
+        self._topics.touch(topic)
+
+    def _room(self, client: Client, topic: Topic, size: int) -> int:
+        """Return how many more items this client may have here; 0 where a bound in bytes is reached."""
+        limits = self._limits
+        if client.size + size > limits.client_bytes or topic.size + size > limits.topic_bytes:
+            return 0
+        return min(limits.client_items - client.items, limits.topic_items - topic.items)
+
+    def _overloaded(self, topic: Topic, now: float) -> Fault:
+        rate = topic.tally.rate.per_second(now)
+        seconds = min(60.0, max(0.1, topic.items / rate)) if rate else 1.0
+        return Fault(
+            "overloaded",
+            f"a bound is reached: topic {topic.name!r} has {topic.items} unfinished items; "
+            f"come back in {seconds:.1f} s",
+            retry_after_ms=int(seconds * 1000),
+        )
+
+    # --- going out ---------------------------------------------------------------------------------
+
+    def answer(
+        self,
+        held: Held,
+        part: Range,
+        results: Results,
+        frames: Sequence[Any],
+        now: float,
+    ) -> None:
+        """Owe a client the outputs of some items."""
+        client: Client = held.owner
+        client.results.append(results)
+        if frames:
+            client.frames += frames
+        self._owed[client.link.life] = client
+        tally = self._topics.all[held.topic].tally
+        count = part[1] - part[0]
+        tally.latency.record(now - held.arrived, count)
+        tally.answered += count
+        tally.rate.add(count, now)
+        self._end(held, part)
+
+    def fail(self, held: Held, part: Range, fault: Fault) -> None:
+        """Owe a client an error for those of some items that have no outcome yet."""
+        open_parts = runs(held, RUNNING, *part) + runs(held, WAITING, *part)
+        if not open_parts:
+            return
+        tally = self._topics.all[held.topic].tally
+        tally.errors[fault.code] = tally.errors.get(fault.code, 0) + intervals.count(open_parts)
+        for one in open_parts:
+            self._refuse(held.owner, (held.base + one[0], held.base + one[1]), fault)
+            self._end(held, one)
+
+    def drop(self, client: Client, ids: Range) -> None:
+        """Forget ids without an outcome: their client does not want one."""
+        for held, first, last in client.find(*ids):
+            if held.state.find(RUNNING, first, last) >= 0:
+                topic = self._topics.all[held.topic]
+                self.skippable[topic.name] = topic
+                self._topics.touch(topic)
+            self._end(held, (first, last))
+
+    def hand_back(self) -> None:
+        """Take nothing new, and hand back what has not been given to a worker."""
+        self._draining = True
+        for client in list(self.clients.values()):
+            for held in client.groups():
+                for start, stop in runs(held, WAITING):
+                    self._refuse(client, (held.base + start, held.base + stop), DRAINING)
+                    self._end(held, (start, stop))
+
+    def forget(self, client: Client) -> None:
+        """Forget a client, and what of its items waits."""
+        for held in client.groups():
+            self.drop(client, (held.base, held.base + len(held.state)))
+        self.clients.pop(client.link.life, None)
+        self._owed.pop(client.link.life, None)
+
+    def reconcile(self, client: Client, wanted: Sequence[Range], upto: int) -> list[Range]:
+        """Drop what a client no longer wants; return what it wants and is not here."""
+        wanted = intervals.normal(wanted)
+        held = client.held()
+        for unwanted in intervals.subtract(intervals.intersect(held, [(0, upto)]), wanted):
+            self.drop(client, unwanted)
+        return intervals.subtract(wanted, held)[:RANGES]
+
+    def expire(self, now: float) -> None:
+        """End what has reached its deadline."""
+        for held in self._deadlines.due(now):
+            self.expired(held, now)
+
+    def expired(self, held: Held, now: float) -> None:
+        """End a group at its deadline, with the error that says what was missing."""
+        topic = self._topics.all[held.topic]
+        waited = now - held.arrived
+        if len(topic.roster) or (topic.served is not None and topic.served >= held.arrived):
+            running = held.state.find(RUNNING) >= 0
+            where = "while it ran" if running else f"while it waited ({topic.items} unfinished items here)"
+            fault = Fault("deadline_exceeded", f"the deadline passed after {waited:.3f} s, {where}")
+        else:
+            fault = Fault(
+                "no_workers",
+                f"the deadline passed after {waited:.3f} s and no worker served topic {topic.name!r} "
+                f"meanwhile; start one with: zbatch worker MODEL --topic {topic.name}",
+            )
+        self.fail(held, (0, len(held.state)), fault)
+
+    def flush(self) -> Iterator[Send]:
+        """Yield what clients are owed, one message a client and kind."""
+        owed, self._owed = self._owed, {}
+        for life, client in owed.items():
+            link = client.link
+            if link.gone is not None:
+                # It may come back within its grace; a result kept is an execution saved.
+                self._owed[life] = client
+                continue
+            if client.results:
+                spans, client.results = client.results, []
+                frames, client.frames = client.frames, []
+                result = Result(*link.stamp(), spans)
+                client.sent(result.number, [(one.base, one.base + len(one.outputs)) for one in spans])
+                yield Send(link.peer, result, frames)
+            if client.refusals:
+                refusals, client.refusals = client.refusals, []
+                refused = Refused(*link.stamp(), refusals)
+                client.sent(refused.number, [one for refusal in refusals for one in refusal.ids])
+                yield Send(link.peer, refused)
+
+    def wakeup(self) -> float | None:
+        """Return when the next deadline is due."""
+        return self._deadlines.next()
+
+    def _refuse(self, client: Client, ids: Range, fault: Fault) -> None:
+        last = client.refusals[-1] if client.refusals else None
+        if last is not None and last.fault == fault and len(last.ids) < RANGES:
+            last.ids.append(ids)
+        else:
+            client.refusals.append(Refusal([ids], fault))
+        self._owed[client.link.life] = client
+
+    def _end(self, held: Held, part: Range) -> None:
+        topic = self._topics.all[held.topic]
+        ended = topic.backlog.close(held, *part)
+        if not ended:
+            return
+        client: Client = held.owner
+        client.items -= ended
+        topic.items -= ended
+        if not held.open:
+            client.size -= held.size
+            topic.size -= held.size
+            self._deadlines.discard(held.bucket, held)
+            client.release(held)

@@ -1,0 +1,93 @@
+"""A snapshot of a broker for people: what waits, who works, how fast.  It decides nothing."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from zbatch.core.roster import Worker
+from zbatch.core.topics import Topic
+
+if TYPE_CHECKING:
+    from zbatch.core.broker import BrokerCore
+
+MOST = 1_000
+"""Workers that a snapshot names; a farm larger than this reads its totals."""
+
+
+def snapshot(core: BrokerCore, now: float) -> bytes:
+    """Return the state of a broker as JSON."""
+    workers = list(core.dispatcher.workers.values())[:MOST]
+    shown = {
+        "protocol": 1,
+        "epoch": core.epoch.hex(),
+        "uptime_s": round(now - core.started, 3) if core.started is not None else 0.0,
+        "topics": {name: _topic(topic, now) for name, topic in core.topics.all.items()},
+        "workers": [_worker(core, worker) for worker in workers],
+        "processes": [
+            {
+                "incarnation": incarnation.hex(),
+                "gpu": child.gpu,
+                "state": child.state,
+                "alive": child.alive,
+                "exit": child.exit,
+                "reason": child.reason,
+                "restarts": child.restarts,
+            }
+            for incarnation, (_, child) in core.dispatcher.children.items()
+        ],
+        "clients": len(core.ledger.clients),
+        "counters": dict(core.counters),
+    }
+    return msgspec.json.encode(shown)
+
+
+def _topic(topic: Topic, now: float) -> dict[str, Any]:
+    tally = topic.tally
+    oldest = topic.backlog.oldest()
+    return {
+        "waiting": topic.backlog.items,
+        "unfinished": topic.items,
+        "unfinished_bytes": topic.size,
+        "oldest_age_s": round(now - oldest, 3) if oldest is not None else None,
+        "running": topic.running,
+        "suspect_batches": len(topic.suspects),
+        "workers": len(topic.roster),
+        "idle_workers": topic.roster.idle,
+        "batching": topic.policy.name,
+        "items": tally.items,
+        "answered": tally.answered,
+        "items_per_s": round(tally.rate.per_second(now), 1),
+        "batches": tally.batches,
+        "mean_batch": round(tally.batched_items / tally.batches, 2) if tally.batches else None,
+        "fill": round(tally.batched_items / tally.batched_room, 3) if tally.batched_room else None,
+        "closed": dict(tally.closed),
+        "retries": tally.retries,
+        "errors": dict(tally.errors),
+        "latency_ms": _milliseconds(tally.latency),
+        "run_ms": _milliseconds(tally.run),
+    }
+
+
+def _milliseconds(histogram: Any) -> dict[str, float | None]:
+    shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+    found = {name: histogram.quantile(share) for name, share in shares.items()}
+    return {name: None if value is None else round(value * 1000, 3) for name, value in found.items()}
+
+
+def _worker(core: BrokerCore, worker: Worker) -> dict[str, Any]:
+    _, child = core.dispatcher.children.get(worker.incarnation, (b"", None))
+    return {
+        "topic": worker.ready.topic,
+        "host": worker.link.host,
+        "pid": worker.link.pid,
+        "gpu": worker.ready.facts.gpu,
+        "state": worker.state,
+        "batches": worker.batches,
+        "holds": len(worker.holds),
+        "restarts": child.restarts if child is not None else None,
+        "model": worker.ready.facts.name,
+        "version": worker.ready.facts.version,
+        "batch_size": worker.room.items,
+    }

@@ -1,0 +1,121 @@
+"""The supervisor's brain: what the brokers are told about its model processes, and until when.
+
+A supervisor's beat lists its children, the dead ones until every broker has acknowledged them; so a death
+that is told late, or twice, or on a new connection still counts, and counts once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zbatch.config import Timing
+from zbatch.core.actions import Send
+from zbatch.core.session import Mint, Session
+from zbatch.messages import AnyMessage, Bye, Child, Children, Hello, Welcome, Who
+
+
+@dataclass(slots=True, eq=False)
+class _Listed:
+    """A child on the list, and which message first told each broker of its death."""
+
+    child: Child
+    told: dict[bytes, tuple[bytes, int]] = field(default_factory=dict)
+    heard: set[bytes] = field(default_factory=set)
+
+
+class SupervisorCore:
+    """Everything that a supervisor says to brokers."""
+
+    def __init__(
+        self,
+        brokers: int,
+        life: bytes,
+        mint: Mint,
+        timing: Timing,
+        topic: str,
+        *,
+        host: str = "",
+        pid: int = 0,
+    ) -> None:
+        self._life = life
+        self._topic = topic
+        self._host = host
+        self._pid = pid
+        self._sessions = [Session(bytes([index]), mint, timing.beat) for index in range(brokers)]
+        self._children: dict[bytes, _Listed] = {}
+
+    def start(self, now: float) -> list[Send]:
+        """Introduce this supervisor to its brokers."""
+        for session in self._sessions:
+            session.renew()
+        return [self._hello(session, now) for session in self._sessions]
+
+    def changed(self, child: Child, now: float) -> list[Send]:
+        """Tell the brokers at once that a child was started, changed or died."""
+        listed = self._children.get(child.incarnation)
+        if listed is None:
+            self._children[child.incarnation] = _Listed(child)
+        else:
+            listed.child = child
+        return [self._list(session, now) for session in self._sessions if session.welcomed]
+
+    def handle(self, peer: bytes, message: AnyMessage, frames: Sequence[Any], now: float) -> list[Send]:
+        """Take in what a broker says."""
+        session = self._sessions[peer[0]]
+        if not session.accepts(message, now):
+            return []
+        self._forget_heard(session)
+        match message:
+            case Welcome():
+                session.epoch = message.epoch
+                return [self._list(session, now)]
+            case Who():
+                session.renew()
+                return [self._hello(session, now)]
+            case _:
+                return []
+
+    def tick(self, now: float) -> list[Send]:
+        """Let time pass: introduce again, or list the children."""
+        actions = []
+        for session in self._sessions:
+            if now >= session.speaks:
+                actions.append(self._list(session, now) if session.welcomed else self._hello(session, now))
+        return actions
+
+    def wakeup(self) -> float:
+        """Return when to tick next, at the latest."""
+        return min(session.speaks for session in self._sessions)
+
+    def stop(self) -> list[Send]:
+        """Say goodbye."""
+        return [Send(one.peer, Bye(*one.stamp())) for one in self._sessions if one.welcomed]
+
+    def _hello(self, session: Session, now: float) -> Send:
+        session.sent = 0
+        session.spoke(now)
+        hello = Hello(*session.stamp(), self._life, "supervisor", 1, host=self._host[:64], pid=self._pid)
+        return Send(session.peer, hello)
+
+    def _list(self, session: Session, now: float) -> Send:
+        session.spoke(now)
+        message = Children(
+            *session.stamp(), self._topic, [listed.child for listed in self._children.values()]
+        )
+        for listed in self._children.values():
+            if not listed.child.alive:
+                told = listed.told.get(session.peer)
+                if told is None or told[0] != session.conn:
+                    listed.told[session.peer] = (session.conn, message.number)
+        return Send(session.peer, message)
+
+    def _forget_heard(self, session: Session) -> None:
+        for incarnation, listed in list(self._children.items()):
+            told = listed.told.get(session.peer)
+            if told is not None and told[0] == session.conn and told[1] <= session.acked:
+                listed.heard.add(session.peer)
+                # A broker that is not there now learns of nothing: it has nothing of this child's either.
+                if all(one.peer in listed.heard or not one.welcomed for one in self._sessions):
+                    del self._children[incarnation]

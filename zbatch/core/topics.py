@@ -1,0 +1,199 @@
+"""One topic: its backlog, its workers and its policy brought together, and which batch goes where now.
+
+``dispatch`` is the whole scheduling decision of the broker.  What a message means and what is said back is
+decided in ``ledger.py`` and ``dispatch.py``; order, closing, picking and retrying by their own files.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from zbatch.config import BrokerCoreSettings
+from zbatch.core.backlog import Backlog, Room, Span
+from zbatch.core.batching import POLICIES, Policy, View
+from zbatch.core.roster import Handed, Roster, Worker
+from zbatch.errors import UnknownTopic
+from zbatch.metrics import Histogram, Rate
+
+SHORT_RUN = 0.005
+"""Seconds.  A prefetched batch whose wait is shorter than this is not called back: that would cost more."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What happened to a topic so far."""
+
+    items: int = 0
+    answered: int = 0
+    batches: int = 0
+    batched_items: int = 0
+    batched_room: int = 0
+    closed: dict[str, int] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+    retries: int = 0
+    latency: Histogram = field(default_factory=Histogram)
+    run: Histogram = field(default_factory=Histogram)
+    rate: Rate = field(default_factory=Rate)
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """One topic's state."""
+
+    name: str
+    policy: Policy
+    backlog: Backlog = field(default_factory=Backlog)
+    roster: Roster = field(default_factory=Roster)
+    suspects: deque[list[Span]] = field(default_factory=deque)
+    """Batches that wait to be run apart, see ``retry.py``."""
+    suspect_running: Handed | None = None
+    items: int = 0
+    """Items without an outcome, running ones included: bounds count everything that is not finished."""
+    size: int = 0
+    running: int = 0
+    served: float | None = None
+    """When it last had a worker; None: never."""
+    wake: float | None = None
+    """When the policy wants to look again."""
+    typical_run: float = 0.0
+    tally: Tally = field(default_factory=Tally)
+
+    def learned(self, items: int, seconds: float, now: float) -> None:
+        """Learn how long a batch ran."""
+        self.policy.finished(items, seconds, now)
+        self.typical_run += (seconds - self.typical_run) / 8
+        self.tally.run.record(seconds)
+
+    def dispatch(self, now: float, start: Callable[[Worker, list[Span], bool], None]) -> None:
+        """Hand out what should run now: ``start(worker, spans, suspect)`` is called for each batch."""
+        self.wake = None
+        self._dispatch_suspect(start)
+        while self.backlog.items:
+            worker = self.roster.next_idle()
+            key = self.backlog.head_key()
+            assert key is not None
+            if worker is None:
+                worker = self.roster.next_open()
+                if worker is None or not self.backlog.fills(key, worker.room):
+                    return
+                self._hand_out(worker, key, worker.room, "full", start)
+                continue
+            view = self._view(worker, key)
+            decision = self.policy.decide(view, now)
+            if not decision.items:
+                self.wake = decision.wake
+                return
+            room = worker.room
+            if decision.items < room.items:
+                room = Room(decision.items, room.cost, room.size)
+            why = "full" if view.full else ("idle" if self.policy.name == "eager" else self.policy.name)
+            self._hand_out(worker, key, room, why, start)
+
+    def recallable(self) -> Handed | None:
+        """Return a prefetched batch that an idle worker would run sooner."""
+        if self.backlog.items or not self.roster.idle or self.typical_run < SHORT_RUN:
+            return None
+        return self.roster.prefetched()
+
+    def _dispatch_suspect(self, start: Callable[[Worker, list[Span], bool], None]) -> None:
+        # One at a time: a poison item may end a process a run, and must not take the farm with it.
+        while self.suspects and self.suspect_running is None:
+            worker = self.roster.next_idle()
+            if worker is None:
+                return
+            start(worker, self.suspects.popleft(), True)
+
+    def _hand_out(
+        self,
+        worker: Worker,
+        key: str,
+        room: Room,
+        why: str,
+        start: Callable[[Worker, list[Span], bool], None],
+    ) -> None:
+        spans = self.backlog.take(key, room)
+        self.tally.closed[why] = self.tally.closed.get(why, 0) + 1
+        start(worker, spans, False)
+
+    def _view(self, worker: Worker, key: str) -> View:
+        waiting = self.backlog.ready(key)
+        return View(
+            waiting=waiting,
+            full=self.backlog.fills(key, worker.room),
+            limit=worker.room.items,
+            oldest=self.backlog.oldest() or 0.0,
+            max_latency=self.roster.max_latency,
+            idle=self.roster.idle,
+            workers=len(self.roster),
+            running=self.running,
+        )
+
+    def handed(self) -> Iterator[Handed]:
+        """Yield every batch in a worker's hands."""
+        for worker in self.roster.workers.values():
+            yield from worker.holds.values()
+
+
+class Topics:
+    """Every topic that the broker knows, and which of them have work for the next turn."""
+
+    def __init__(self, settings: BrokerCoreSettings) -> None:
+        self.all: dict[str, Topic] = {}
+        self._settings = settings
+        self._touched: dict[str, Topic] = {}
+        self._waking: dict[str, Topic] = {}
+
+    def find(self, name: str) -> Topic | None:
+        """Return a topic that exists."""
+        return self.all.get(name)
+
+    def open(self, name: str) -> Topic:
+        """Return a topic, made if it is new.
+
+        Raises :class:`UnknownTopic` where the broker was told its topics and this is none of them, or
+        where too many are waited for that no worker serves.
+        """
+        topic = self.all.get(name)
+        if topic is not None:
+            return topic
+        allowed = self._settings.topics
+        if allowed is not None and name not in allowed:
+            raise UnknownTopic(f"topic {name!r} is not served here; this broker serves {', '.join(allowed)}")
+        if len(self.all) >= self._settings.limits.unserved_topics:
+            self._let_go()
+            unserved = sum(1 for one in self.all.values() if one.served is None)
+            if unserved >= self._settings.limits.unserved_topics:
+                raise UnknownTopic(
+                    f"{unserved} topics without a worker are waited for; {name!r} is one too many"
+                )
+        topic = self.all[name] = Topic(name, POLICIES[self._settings.batching]())
+        return topic
+
+    def touch(self, topic: Topic) -> None:
+        """Look at a topic in the next turn."""
+        self._touched[topic.name] = topic
+
+    def touched(self, now: float) -> list[Topic]:
+        """Return the topics to look at in this turn, and forget that they were touched."""
+        for topic in list(self._waking.values()):
+            if topic.wake is None:
+                del self._waking[topic.name]
+            elif topic.wake <= now:
+                self._touched[topic.name] = topic
+        touched, self._touched = self._touched, {}
+        return list(touched.values())
+
+    def sleeps(self, topic: Topic) -> None:
+        """Remember that a topic's policy wants to look again by itself."""
+        if topic.wake is not None:
+            self._waking[topic.name] = topic
+
+    def wakeup(self) -> float | None:
+        """Return when the first policy wants to look again."""
+        return min((one.wake for one in self._waking.values() if one.wake is not None), default=None)
+
+    def _let_go(self) -> None:
+        for name in [one.name for one in self.all.values() if one.served is None and not one.items]:
+            del self.all[name]

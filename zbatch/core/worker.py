@@ -1,0 +1,405 @@
+"""The worker's brain: which batch runs next, what is left out of it, and what the brokers are told.
+
+Batches run one at a time, in the order handed over.  A finished batch is kept until the broker has
+acknowledged its DONE, so that a broken connection costs a second sending, not a second run.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zbatch.config import Timing
+from zbatch.core import intervals
+from zbatch.core.actions import Send
+from zbatch.core.session import Mint, Session
+from zbatch.messages import (
+    AnyMessage,
+    Batch,
+    Beat,
+    Began,
+    Bye,
+    Done,
+    Draining,
+    Facts,
+    Fault,
+    Hello,
+    Progress,
+    Ready,
+    Recall,
+    Returned,
+    Skip,
+    Welcome,
+    Who,
+)
+
+LEASE_SHARE = 2 / 3
+"""A hang must be found while its innocent neighbours still have time for a second run."""
+
+SHORTEST_LEASE, LONGEST_LEASE = 20.0, 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What a worker offers."""
+
+    topic: str
+    batch_size: int = 32
+    batch_cost: float | None = None
+    max_latency: float = 0.010
+    slots: int = 2
+    lease: float | None = None
+    """The longest a batch may run without progress; None: two thirds of the longest time left in it."""
+    idempotent: bool = True
+    facts: Facts = Facts()
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A batch in this worker's hands."""
+
+    session: Session
+    epoch: bytes
+    number: int
+    attempt: int
+    key: str
+    items: list[Any]
+    buffers: list[Sequence[Any]] | None
+    ids: list[tuple[bytes, int]]
+    """Origin and id of each item."""
+    deadlines: list[float]
+    skipped: set[int] = field(default_factory=set)
+    dropped: list[tuple[int, Fault]] = field(default_factory=list)
+    """Positions left out when the batch began."""
+    lease: float = LONGEST_LEASE
+    began: float = 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Unacknowledged:
+    """A finished batch whose DONE may have been lost."""
+
+    job: Job
+    outputs: list[Any]
+    counts: list[int] | None
+    frames: list[Any]
+    errors: list[tuple[int, Fault]] | None
+    run_ms: float
+    conn: bytes = b""
+    number: int = 0
+
+
+class WorkerCore:
+    """Everything that a model process decides."""
+
+    def __init__(
+        self,
+        brokers: int,
+        life: bytes,
+        incarnation: bytes,
+        mint: Mint,
+        timing: Timing,
+        *,
+        host: str = "",
+        pid: int = 0,
+    ) -> None:
+        self.offer: Offer | None = None
+        self.running: Job | None = None
+        self.draining = False
+        self._life = life
+        self._incarnation = incarnation
+        self._timing = timing
+        self._host = host
+        self._pid = pid
+        self._sessions = [Session(bytes([index]), mint, timing.beat) for index in range(brokers)]
+        self._queue: deque[Job] = deque()
+        self._finished: dict[tuple[bytes, int], _Unacknowledged] = {}
+
+    # --- what the body calls -----------------------------------------------------------------------
+
+    def start(self, now: float) -> list[Send]:
+        """Introduce this worker to its brokers; it offers nothing yet."""
+        for session in self._sessions:
+            session.renew()
+        return [self._hello(session, now) for session in self._sessions]
+
+    def ready(self, offer: Offer) -> list[Send]:
+        """Offer work: the model is loaded and warm."""
+        self.offer = offer
+        return [self._ready(session, offer) for session in self._sessions if session.welcomed]
+
+    def handle(self, peer: bytes, message: AnyMessage, frames: Sequence[Any], now: float) -> list[Send]:
+        """Take in what a broker says."""
+        session = self._sessions[peer[0]]
+        if not session.accepts(message, now):
+            return []
+        self._forget_acknowledged(session)
+        match message:
+            case Batch():
+                return self._on_batch(session, message, frames, now)
+            case Skip():
+                self._on_skip(session, message)
+            case Recall():
+                return self._on_recall(session, message)
+            case Welcome():
+                return self._on_welcome(session, message)
+            case Who():
+                session.renew()
+                return [self._hello(session, now)]
+            case _:
+                pass
+        return []
+
+    def begin(self, now: float) -> tuple[Job | None, list[Send]]:
+        """Return the batch to run now, if the model is free, and what to say before it starts.
+
+        Items whose deadline has passed or that nobody waits for are left out; a batch of only such items is
+        answered without a run.
+        """
+        actions: list[Send] = []
+        if self.running is not None:
+            return None, actions
+        while self.running is None and self._queue:
+            job = self._queue.popleft()
+            self._leave_out(job, now)
+            if len(job.dropped) == len(job.items):
+                actions += self._done(job, [], None, None, 0.0)
+                continue
+            left = max(job.deadlines) - now
+            lease = self.offer.lease if self.offer is not None else None
+            job.lease = lease or min(LONGEST_LEASE, max(SHORTEST_LEASE, left * LEASE_SHARE))
+            job.began = now
+            self.running = job
+            if job.session.welcomed and job.session.epoch == job.epoch:
+                began = Began(*job.session.stamp(), job.epoch, job.number, job.attempt)
+                actions.append(Send(job.session.peer, began))
+        return self.running, actions
+
+    def finished(
+        self,
+        job: Job,
+        outputs: list[Any],
+        buffers: list[list[Any]] | None,
+        errors: list[tuple[int, Fault]] | None,
+        seconds: float,
+    ) -> list[Send]:
+        """Report the outcome of the items that :meth:`begin` did not leave out, in order."""
+        self.running = None
+        return self._done(job, outputs, buffers, errors, seconds)
+
+    def progress(self) -> list[Send]:
+        """Tell the broker that the running batch advances."""
+        job = self.running
+        if job is None or not job.session.welcomed or job.session.epoch != job.epoch:
+            return []
+        return [Send(job.session.peer, Progress(*job.session.stamp(), job.epoch, job.number))]
+
+    def drain(self) -> list[Send]:
+        """Take nothing new and give back what has not begun."""
+        self.draining = True
+        actions = []
+        for session in self._sessions:
+            if not session.welcomed:
+                continue
+            actions.append(Send(session.peer, Draining(*session.stamp())))
+            back = [job.number for job in self._queue if job.session is session]
+            if back:
+                actions.append(Send(session.peer, Returned(*session.stamp(), session.epoch, back)))
+        self._queue.clear()
+        return actions
+
+    def is_drained(self) -> bool:
+        """Return whether everything this worker did has arrived where it belongs."""
+        return self.draining and self.running is None and not self._finished
+
+    def stop(self) -> list[Send]:
+        """Say goodbye."""
+        return [Send(one.peer, Bye(*one.stamp())) for one in self._sessions if one.welcomed]
+
+    def tick(self, now: float) -> list[Send]:
+        """Let time pass: introduce again, or beat."""
+        actions = []
+        for session in self._sessions:
+            if now >= session.speaks:
+                actions.append(self._beat(session, now) if session.welcomed else self._hello(session, now))
+        return actions
+
+    def wakeup(self) -> float:
+        """Return when to tick next, at the latest."""
+        return min(session.speaks for session in self._sessions)
+
+    @property
+    def is_welcome(self) -> bool:
+        """Whether some broker knows this worker."""
+        return any(session.welcomed for session in self._sessions)
+
+    # --- coming in ---------------------------------------------------------------------------------
+
+    def _on_batch(self, session: Session, batch: Batch, frames: Sequence[Any], now: float) -> list[Send]:
+        if self.draining:
+            back = Returned(*session.stamp(), batch.epoch, [batch.batch])
+            return [Send(session.peer, back)]
+        items: list[Any] = []
+        ids: list[tuple[bytes, int]] = []
+        deadlines: list[float] = []
+        buffers: list[Sequence[Any]] | None = None
+        if any(span.buffers for span in batch.spans):
+            buffers = []
+        place = 0
+        for span in batch.spans:
+            count = len(span.items)
+            items += span.items
+            ids += [(span.origin, one) for one in range(span.base, span.base + count)]
+            deadlines += [now + span.deadline_ms / 1000] * count
+            if buffers is None:
+                continue
+            for own in span.buffers or [0] * count:
+                buffers.append(frames[place : place + own])
+                place += own
+        job = Job(session, batch.epoch, batch.batch, batch.attempt, batch.key, items, buffers, ids, deadlines)
+        self._queue.append(job)
+        return []
+
+    def _on_skip(self, session: Session, skip: Skip) -> None:
+        for job in self._queue:
+            if job.session is session and job.number == skip.batch and job.epoch == skip.epoch:
+                for start, stop in skip.positions:
+                    job.skipped.update(range(start, min(stop, len(job.items))))
+
+    def _on_recall(self, session: Session, recall: Recall) -> list[Send]:
+        for job in self._queue:
+            if job.session is session and job.number == recall.batch and job.epoch == recall.epoch:
+                self._queue.remove(job)
+                back = Returned(*session.stamp(), recall.epoch, [recall.batch])
+                return [Send(session.peer, back)]
+        return []
+
+    def _on_welcome(self, session: Session, welcome: Welcome) -> list[Send]:
+        if session.epoch != welcome.epoch:
+            # Another life of the broker: it knows none of these batches, its clients ask for them again.
+            self._queue = deque(job for job in self._queue if job.session is not session)
+            for key in [key for key, kept in self._finished.items() if kept.job.session is session]:
+                del self._finished[key]
+            session.epoch = welcome.epoch
+        actions = []
+        if self.offer is not None and not self.draining:
+            actions.append(self._ready(session, self.offer))
+        for kept in self._finished.values():
+            if kept.job.session is session:
+                actions.append(self._say_done(kept))
+        return actions
+
+    # --- going out ---------------------------------------------------------------------------------
+
+    def _leave_out(self, job: Job, now: float) -> None:
+        for position, deadline in enumerate(job.deadlines):
+            if position in job.skipped:
+                job.dropped.append((position, Fault("cancelled", "cancelled before it began")))
+            elif deadline <= now:
+                text = "the deadline passed while it waited in its worker's hands"
+                job.dropped.append((position, Fault("deadline_exceeded", text)))
+
+    def _done(
+        self,
+        job: Job,
+        outputs: list[Any],
+        buffers: list[list[Any]] | None,
+        errors: list[tuple[int, Fault]] | None,
+        seconds: float,
+    ) -> list[Send]:
+        if job.dropped:
+            outputs, buffers, errors = _with_gaps(job, outputs, buffers, errors)
+        counts = None if buffers is None else [len(own) for own in buffers]
+        frames = [] if buffers is None else [frame for own in buffers for frame in own]
+        kept = _Unacknowledged(job, outputs, counts, frames, errors, seconds * 1000)
+        if job.epoch != job.session.epoch:
+            return []
+        self._finished[(job.epoch, job.number)] = kept
+        return [self._say_done(kept)] if job.session.welcomed else []
+
+    def _say_done(self, kept: _Unacknowledged) -> Send:
+        job, session = kept.job, kept.job.session
+        done = Done(
+            *session.stamp(),
+            job.epoch,
+            job.number,
+            job.attempt,
+            self._incarnation,
+            kept.outputs,
+            kept.counts,
+            kept.errors,
+            kept.run_ms,
+        )
+        kept.conn, kept.number = session.conn, done.number
+        return Send(session.peer, done, kept.frames)
+
+    def _forget_acknowledged(self, session: Session) -> None:
+        if not self._finished:
+            return
+        for key, kept in list(self._finished.items()):
+            if kept.job.session is session and kept.conn == session.conn and kept.number <= session.acked:
+                del self._finished[key]
+
+    def _hello(self, session: Session, now: float) -> Send:
+        session.sent = 0
+        session.spoke(now)
+        hello = Hello(
+            *session.stamp(),
+            self._life,
+            "worker",
+            1,
+            self._held(session),
+            epoch=session.epoch,
+            incarnation=self._incarnation,
+            host=self._host[:64],
+            pid=self._pid,
+        )
+        return Send(session.peer, hello)
+
+    def _ready(self, session: Session, offer: Offer) -> Send:
+        ready = Ready(
+            *session.stamp(),
+            offer.topic,
+            offer.slots,
+            offer.batch_size,
+            offer.batch_cost,
+            offer.max_latency * 1000,
+            int((offer.lease or LONGEST_LEASE) * 1000),
+            offer.idempotent,
+            offer.facts,
+        )
+        return Send(session.peer, ready)
+
+    def _beat(self, session: Session, now: float) -> Send:
+        session.spoke(now)
+        running = self.running
+        number = running.number if running is not None and running.session is session else 0
+        return Send(session.peer, Beat(*session.stamp(), self._held(session), 0, number))
+
+    def _held(self, session: Session) -> list[tuple[int, int]]:
+        jobs = [job for job in self._queue if job.session is session]
+        jobs += [kept.job for kept in self._finished.values() if kept.job.session is session]
+        if self.running is not None and self.running.session is session:
+            jobs.append(self.running)
+        return intervals.of(job.number for job in jobs if job.epoch == session.epoch)
+
+
+def _with_gaps(
+    job: Job,
+    outputs: list[Any],
+    buffers: list[list[Any]] | None,
+    errors: list[tuple[int, Fault]] | None,
+) -> tuple[list[Any], list[list[Any]] | None, list[tuple[int, Fault]] | None]:
+    """Put the outcomes of a run back to the positions that the items had before some were left out."""
+    gaps = {position for position, _ in job.dropped}
+    kept = [position for position in range(len(job.items)) if position not in gaps]
+    all_outputs: list[Any] = [b""] * len(job.items)
+    all_buffers: list[list[Any]] | None = None if buffers is None else [[] for _ in job.items]
+    for place, position in enumerate(kept):
+        all_outputs[position] = outputs[place]
+        if all_buffers is not None and buffers is not None:
+            all_buffers[position] = buffers[place]
+    all_errors = job.dropped + [(kept[place], fault) for place, fault in errors or []]
+    return all_outputs, all_buffers, all_errors

@@ -1,0 +1,76 @@
+"""Plain counters: what happened, how often, how long it took.  No clock, no thread, no exporter.
+
+Histograms have fixed buckets, four to an octave, so that recording costs a few operations and two of them
+can be added up.
+"""
+
+from __future__ import annotations
+
+from math import frexp
+
+LOWEST = -20
+"""Exponent of the smallest bucket: 2**-20 s is about a microsecond."""
+
+HIGHEST = 14
+"""Exponent of the largest bucket: 2**14 s is four and a half hours."""
+
+
+class Histogram:
+    """How long things took, in buckets that grow by about 19 % each."""
+
+    __slots__ = ("buckets", "count", "total")
+
+    def __init__(self) -> None:
+        self.buckets: dict[int, int] = {}
+        self.count = 0
+        self.total = 0.0
+
+    def record(self, seconds: float, times: int = 1) -> None:
+        """Count ``times`` events that took ``seconds`` each."""
+        fraction, exponent = frexp(seconds)
+        bucket = 4 * max(LOWEST, min(HIGHEST, exponent)) + int(fraction * 8) - 4
+        self.buckets[bucket] = self.buckets.get(bucket, 0) + times
+        self.count += times
+        self.total += seconds * times
+
+    def quantile(self, share: float) -> float | None:
+        """Return the upper border of the bucket below which ``share`` of the events lie."""
+        if not self.count:
+            return None
+        rank = share * self.count
+        seen = 0
+        for bucket in sorted(self.buckets):
+            seen += self.buckets[bucket]
+            if seen >= rank:
+                break
+        exponent, part = divmod(bucket, 4)
+        return float((part + 5) / 8 * 2.0**exponent)
+
+
+class Rate:
+    """Events a second, over the last ten whole seconds."""
+
+    __slots__ = ("_counts", "_first", "_second")
+
+    def __init__(self) -> None:
+        self._counts: dict[int, int] = {}
+        self._second = 0
+        self._first: float | None = None
+
+    def add(self, times: int, now: float) -> None:
+        """Count events."""
+        second = int(now)
+        if second != self._second:
+            self._second = second
+            self._counts = {when: n for when, n in self._counts.items() if when > second - 11}
+        if self._first is None:
+            self._first = now
+        self._counts[second] = self._counts.get(second, 0) + times
+
+    def per_second(self, now: float) -> float:
+        """Return the mean over the last ten whole seconds, or over the time since the first event."""
+        if self._first is None:
+            return 0.0
+        second = int(now)
+        events = sum(n for when, n in self._counts.items() if second - 10 <= when < second)
+        return events / max(1.0, min(10.0, second - int(self._first)))

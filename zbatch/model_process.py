@@ -1,0 +1,280 @@
+"""A model process: one model, run in the main thread, and what talks to the brokers around it.
+
+The body around ``core/worker.py``.  While it waits, the main thread itself reads the sockets, so a batch
+crosses no thread on its way into the model and out again.  While the model runs (or loads) for longer than
+a moment, a second thread reads and beats in its place: a busy model must not look dead.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import select
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import zmq
+
+from zbatch import wire
+from zbatch.config import Timing
+from zbatch.core.actions import Send
+from zbatch.core.worker import Job, Offer, WorkerCore
+from zbatch.errors import ConfigError
+from zbatch.journal import Journal
+from zbatch.model import Context, LoadedModel, load
+from zbatch.processes import Note, die_with_parent
+from zbatch.runner import Runner, Work
+from zbatch.sockets import connect, decode, receive, send, settle_process
+
+TAKE_OVER = 0.050
+"""Seconds that the model runs before the second thread reads and beats for it; shorter runs never wake it."""
+
+LOOK = 0.100
+"""Seconds between two looks of the second thread at whether it is needed."""
+
+LAST_WORDS = 5.0
+"""Seconds in which a leaving process waits for its last outcomes to be acknowledged."""
+
+LOAD_FAILED = 3
+"""Exit status: the model could not be loaded or warmed up; the traceback is on stderr."""
+
+DRAIN = b"d"
+"""What a supervisor writes into the lifeline to have its child leave."""
+
+
+class Spec(msgspec.Struct, frozen=True):
+    """What a supervisor tells a model process."""
+
+    model: str
+    args: dict[str, Any]
+    topic: str
+    index: int
+    device: str
+    gpu: str
+    batch_size: int
+    batch_cost: float | None
+    max_latency: float
+    lease: float | None
+    slots: int
+    backend: tuple[str, ...]
+    incarnation: bytes
+    timing: Timing
+    log_format: str
+    log_level: str
+
+
+class ModelProcess:
+    """The process in which a model lives."""
+
+    def __init__(self, spec: Spec, note: Note, lifeline: int, journal: Journal) -> None:
+        self.spec = spec
+        self._note = note
+        self._lifeline = lifeline
+        self._journal = journal
+        self._lock = threading.Lock()
+        """Around the core and the sockets: whoever reads or sends holds it, for microseconds."""
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._sockets: dict[bytes, zmq.Socket[bytes]] = {}
+        self._core = WorkerCore(
+            len(spec.backend),
+            os.urandom(16),
+            spec.incarnation,
+            os.urandom,
+            spec.timing,
+            host=platform.node(),
+            pid=os.getpid(),
+        )
+        self._poll = select.poll()
+        self._busy: float | None = None
+        """Since when the main thread has not read the sockets; None: it reads them now."""
+        self._ended = threading.Event()
+        self._leaving: float | None = None
+
+    def run(self) -> int:
+        """Load the model and serve until told to leave; return the exit status."""
+        self._connect()
+        self._busy = time.monotonic()
+        threading.Thread(target=self._stand_in, name="zbatch-io", daemon=True).start()
+        try:
+            model = self._load()
+        except ConfigError as error:
+            self._journal.event("model cannot be loaded", level="error", why=str(error))
+            return LOAD_FAILED
+        except Exception:
+            self._journal.event("model cannot be loaded", level="error", detail=traceback.format_exc())
+            return LOAD_FAILED
+        try:
+            self._serve(model)
+        finally:
+            with contextlib.suppress(Exception):
+                model.close()
+            self._say_goodbye()
+        return 0
+
+    def _load(self) -> LoadedModel:
+        spec = self.spec
+        self._note.state = "loading"
+        started = time.monotonic()
+        model = load(spec.model, spec.args, Context(device=spec.device, index=spec.index, topic=spec.topic))
+        model.warm_up()
+        settle_process()
+        offer = Offer(
+            spec.topic,
+            spec.batch_size,
+            spec.batch_cost,
+            spec.max_latency,
+            spec.slots,
+            spec.lease,
+            model.idempotent,
+            msgspec.structs.replace(model.facts(), gpu=spec.gpu),
+        )
+        with self._lock:
+            self._perform(self._core.ready(offer))
+        self._note.state = "ready"
+        seconds = round(time.monotonic() - started, 2)
+        self._journal.event("model ready", model=spec.model, topic=spec.topic, gpu=spec.gpu, seconds=seconds)
+        return model
+
+    def _serve(self, model: LoadedModel) -> None:
+        runner = Runner(model, topic=self.spec.topic, on_progress=self._progress)
+        while not self._ended.is_set():
+            with self._lock:
+                now = time.monotonic()
+                self._read(now)
+                self._perform(self._core.tick(now))
+                job, actions = self._core.begin(now)
+                self._perform(actions)
+                due = self._core.wakeup()
+                if job is None and self._core.is_drained():
+                    return
+            if job is not None:
+                self._run_job(runner, job)
+                continue
+            self._busy = None
+            self._wait(due, now)
+            self._busy = time.monotonic()
+
+    def _run_job(self, runner: Runner, job: Job) -> None:
+        gaps = {position for position, _ in job.dropped}
+        chosen: Any = [place for place in range(len(job.items)) if place not in gaps] if gaps else None
+        work = Work(
+            items=_chosen(job.items, chosen),
+            buffers=None if job.buffers is None else _chosen(job.buffers, chosen),
+            ids=_chosen(job.ids, chosen),
+            deadlines=_chosen(job.deadlines, chosen),
+        )
+        self._note.begin(job.epoch, job.number, job.lease)
+        ran = runner.run(work)
+        self._note.finish(job.number)
+        with self._lock:
+            self._perform(
+                self._core.finished(job, ran.outputs, ran.buffers, ran.errors, ran.seconds)
+            )
+
+    def _progress(self) -> None:
+        """Renew the lease of the batch that runs: its model says that it advances."""
+        job = self._core.running
+        if job is not None:
+            self._note.progress(job.lease)
+            with self._lock:
+                self._perform(self._core.progress())
+
+    # --- sockets -----------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        for index, endpoint in enumerate(self.spec.backend):
+            socket = connect(self._context, endpoint, self.spec.timing)
+            self._sockets[bytes([index])] = socket
+            self._poll.register(socket.getsockopt(zmq.FD), select.POLLIN)
+        self._poll.register(self._lifeline, select.POLLIN | select.POLLHUP)
+        with self._lock:
+            self._perform(self._core.start(time.monotonic()))
+
+    def _wait(self, due: float, now: float) -> None:
+        """Wait for input in the main thread."""
+        patience = max(0, int((due - now) * 1000) + 1)
+        if any(descriptor == self._lifeline for descriptor, _ in self._poll.poll(patience)):
+            self._heed()
+
+    def _stand_in(self) -> None:
+        """Read and beat while the main thread cannot."""
+        while not self._ended.is_set():
+            busy = self._busy
+            now = time.monotonic()
+            if busy is None or now - busy < TAKE_OVER:
+                self._ended.wait(LOOK)
+                continue
+            due = self._core.wakeup()
+            patience = max(0, int((due - now) * 1000) + 1)
+            ready = self._poll.poll(patience)
+            if any(descriptor == self._lifeline for descriptor, _ in ready):
+                self._heed()
+            with self._lock:
+                now = time.monotonic()
+                self._read(now)
+                self._perform(self._core.tick(now))
+
+    def _heed(self) -> None:
+        """Read the supervisor's order; the end of the lifeline is the supervisor's end."""
+        order = os.read(self._lifeline, 64)
+        if not order:
+            # No lock, no goodbye: whoever may hold them could hang, and an orphan must not live on.
+            os._exit(0)
+        if DRAIN in order and self._leaving is None:
+            self._leaving = time.monotonic()
+            self._note.state = "draining"
+            with self._lock:
+                self._perform(self._core.drain())
+
+    def _read(self, now: float) -> None:
+        for peer, socket in self._sockets.items():
+            while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+                envelope, frames = receive(socket)
+                try:
+                    message = decode(envelope, frames)
+                except wire.Malformed as error:
+                    self._journal.event("malformed message", level="warning", why=str(error))
+                    continue
+                self._perform(self._core.handle(peer, message, frames, now))
+
+    def _perform(self, actions: Sequence[Send]) -> None:
+        for action in actions:
+            send(self._sockets[action.peer], action.message, action.frames)
+
+    def _say_goodbye(self) -> None:
+        self._ended.set()
+        with self._lock:
+            self._perform(self._core.stop())
+            for socket in self._sockets.values():
+                socket.close(500)
+            self._context.term()
+
+
+def _chosen(values: Sequence[Any], places: Sequence[int] | None) -> Sequence[Any]:
+    return values if places is None else [values[place] for place in places]
+
+
+def main(config: int, note: int, lifeline: int) -> int:
+    """Be the model process that a supervisor started with these descriptors."""
+    die_with_parent()
+    # Ctrl-C reaches the whole foreground group; what it means is the supervisor's to say.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with os.fdopen(config, "rb") as stream:
+        spec = msgspec.json.decode(stream.read(), type=Spec)
+    journal = Journal(spec.log_format, f"worker {spec.topic}/{spec.index}", level=spec.log_level)
+    process = ModelProcess(spec, Note.attach(note), lifeline, journal)
+    status = process.run()
+    journal.close()
+    sys.stdout.flush()
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(*map(int, sys.argv[1:4])))

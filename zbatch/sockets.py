@@ -1,0 +1,227 @@
+"""Open a socket the zbatch way, and move whole messages over it.
+
+What every socket of the project has in common stands here: limits, heartbeats, reconnection, and that no
+send ever blocks.  Which endpoints, and what is said, is the bodies' business.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import random
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import zmq
+
+from zbatch import wire
+from zbatch.config import Timing
+from zbatch.errors import ConfigError
+from zbatch.messages import AnyMessage, Message
+
+LINK_INTERVAL, LINK_TIMEOUT = 2_000, 10_000
+"""Milliseconds between ZMTP heartbeats, and without an answer until a link is dead.  libzmq's own thread
+answers them, so a process that holds the interpreter's lock is not mistaken for a dead host."""
+
+HANDSHAKE = 10_000
+"""Milliseconds: ten thousand clients that come back at once must all get through."""
+
+HIGH_WATER = 256
+"""Messages in a peer's pipe; a message carries a whole turn's outcomes, so a reader this far behind is slow."""
+
+ACCEPT_QUEUE = 4_096
+
+SEND_FLAGS = int(zmq.DONTWAIT)
+MORE_FLAGS = int(zmq.DONTWAIT | zmq.SNDMORE)
+
+
+def connect(context: zmq.Context[Any], endpoint: str, timing: Timing) -> zmq.Socket[bytes]:
+    """Return a DEALER that keeps trying to reach an endpoint.
+
+    It sets no routing id: with one of its own, a reconnect that overtakes the death of the old connection
+    would be muted for ever.
+    """
+    socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+    _settle(socket)
+    # libzmq has no jitter of its own once the longest interval is set: a thousand peers would come together.
+    jitter = random.uniform(0.5, 1.5)  # noqa: S311
+    socket.setsockopt(zmq.RECONNECT_IVL, max(1, int(timing.reconnect * 1000 * jitter)))
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, max(1, int(timing.reconnect_max * 1000 * jitter * 0.6)))
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError as error:
+        socket.close(0)
+        raise ConfigError(
+            f"cannot connect to {endpoint!r}: {error.strerror}; wanted tcp://host:port"
+        ) from None
+    return socket
+
+
+def bind(context: zmq.Context[Any], endpoints: Sequence[str], message_bytes: int) -> Bound:
+    """Return a ROUTER that listens on every endpoint.
+
+    Raises :class:`ConfigError` where an endpoint is taken or cannot be listened on.
+    """
+    socket = context.socket(zmq.ROUTER)
+    _settle(socket)
+    socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
+    socket.setsockopt(zmq.MAXMSGSIZE, message_bytes)
+    socket.setsockopt(zmq.BACKLOG, ACCEPT_QUEUE)
+    bound = Bound(socket)
+    for endpoint in endpoints:
+        try:
+            bound.add(endpoint)
+        except zmq.ZMQError as error:
+            bound.close()
+            reason = (
+                "it is in use; is another broker running?"
+                if error.errno == zmq.EADDRINUSE
+                else error.strerror
+            )
+            raise ConfigError(f"cannot listen on {endpoint}: {reason}") from None
+        except ConfigError:
+            bound.close()
+            raise
+    return bound
+
+
+class Bound:
+    """A listening socket, and the locks on its ipc paths."""
+
+    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+        self.socket = socket
+        self._locks: list[tuple[int, Path]] = []
+
+    def add(self, endpoint: str) -> None:
+        """Listen on one more endpoint."""
+        if endpoint.startswith("ipc://") and not endpoint.startswith("ipc://@"):
+            self._lock(Path(endpoint.removeprefix("ipc://")))
+        self.socket.bind(endpoint)
+
+    def close(self, linger: int = 0) -> None:
+        """Stop listening."""
+        self.socket.close(linger)
+        for descriptor, path in self._locks:
+            with suppress(OSError):
+                path.unlink()
+            os.close(descriptor)
+        self._locks.clear()
+
+    def _lock(self, path: Path) -> None:
+        # libzmq takes over the path of a living listener without a word; a lock beside it says who is first.
+        import fcntl
+
+        try:
+            lock = path.with_name(path.name + ".lock")
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise ConfigError(f"cannot listen on ipc://{path}: {error.strerror}") from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            raise ConfigError(f"cannot listen on ipc://{path}: another broker listens there") from None
+        self._locks.append((descriptor, lock))
+
+
+def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
+    """Return the next message's envelope and its buffers; the caller knows that one is there."""
+    envelope = socket.recv(zmq.DONTWAIT)
+    if not socket.getsockopt(zmq.RCVMORE):
+        return envelope, []
+    return envelope, _rest(socket)
+
+
+def receive_from(socket: zmq.Socket[bytes]) -> tuple[bytes, bytes, list[Any]]:
+    """Return the next message's routing id, envelope and buffers, read from a ROUTER."""
+    peer = socket.recv(zmq.DONTWAIT)
+    if not socket.getsockopt(zmq.RCVMORE):
+        return peer, b"", []
+    envelope = socket.recv(zmq.DONTWAIT)
+    if not socket.getsockopt(zmq.RCVMORE):
+        return peer, envelope, []
+    return peer, envelope, _rest(socket)
+
+
+def send(socket: zmq.Socket[bytes], message: Message, frames: Sequence[Any]) -> bool:
+    """Send a message without waiting; return whether there was room for it."""
+    try:
+        if not frames:
+            socket.send(wire.encode(message), SEND_FLAGS)
+            return True
+        socket.send(wire.encode(message), MORE_FLAGS)
+        _send_frames(socket, frames)
+    except zmq.Again:
+        return False
+    return True
+
+
+def send_to(socket: zmq.Socket[bytes], peer: bytes, envelope: bytes, frames: Sequence[Any]) -> None:
+    """Send a message to one peer of a ROUTER without waiting.
+
+    Raises ``zmq.Again`` where the peer's pipe is full, and ``ZMQError`` (EHOSTUNREACH) where it is gone.
+    """
+    socket.send(peer, MORE_FLAGS)
+    if not frames:
+        socket.send(envelope, SEND_FLAGS)
+        return
+    socket.send(envelope, MORE_FLAGS)
+    _send_frames(socket, frames)
+
+
+def decode(envelope: bytes, frames: Sequence[Any]) -> AnyMessage:
+    """Return the message that came; raises ``wire.Malformed``."""
+    return wire.decode(envelope, len(frames))
+
+
+def settle_process() -> None:
+    """Tune the memory of a process that moves messages all day: broker and worker call it at start.
+
+    libzmq allocates each large message; glibc would map and return it every time, 31 page faults an array.
+    Frozen objects and high thresholds keep the garbage collector out of the hot path, which makes no cycles.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
+    if not sys.platform.startswith("linux"):
+        return
+    with suppress(OSError, AttributeError):
+        mallopt = ctypes.CDLL(None).mallopt
+        for option, value in ((-3, 1 << 30), (-1, 256 << 20), (-8, 1)):
+            # M_MMAP_THRESHOLD (some versions allow 32 MiB at most), M_TRIM_THRESHOLD, M_ARENA_MAX.
+            if not mallopt(option, value) and option == -3:  # noqa: PLR2004
+                mallopt(option, 32 << 20)
+
+
+def _settle(socket: zmq.Socket[bytes]) -> None:
+    socket.setsockopt(zmq.LINGER, 0)
+    socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
+    socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
+    socket.setsockopt(zmq.HEARTBEAT_IVL, LINK_INTERVAL)
+    socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, LINK_TIMEOUT)
+    socket.setsockopt(zmq.HEARTBEAT_TTL, LINK_TIMEOUT)
+    socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE)
+    socket.setsockopt(zmq.IPV6, 1)
+
+
+def _rest(socket: zmq.Socket[bytes]) -> list[Any]:
+    frames: list[Any] = []
+    more = True
+    while more:
+        frame = socket.recv(zmq.DONTWAIT, copy=False)
+        # A foreign peer may send frames without end; beyond the bound they are read and let go.
+        if len(frames) <= wire.MAX_FRAMES:
+            frames.append(frame)
+        more = frame.more
+    return frames
+
+
+def _send_frames(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> None:
+    for frame in frames[:-1]:
+        socket.send(frame, MORE_FLAGS, copy=False)
+    socket.send(frames[-1], SEND_FLAGS, copy=False)

@@ -1,0 +1,115 @@
+"""The wire format: a message and its buffers become frames, and frames become a message or a refusal.
+
+One frame is the envelope: a version byte, then the message as msgpack.  Array buffers follow it, a frame
+each.  Nothing here knows a socket; nothing here opens an item.  ``docs/protocol.md`` describes the same
+bytes in words, ``tests/test_wire.py`` pins them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+import msgspec
+
+from zbatch.messages import AnyMessage, Batch, Done, Group, Message, Request, Result
+
+VERSION = 1
+"""The first byte of every envelope."""
+
+MAX_FRAMES = 4_096
+"""Buffers of one message; an array of 64 KiB each would make 256 MiB, the largest message."""
+
+MAX_ID = 2**53
+"""Ids stay exact in languages whose numbers are doubles."""
+
+T = TypeVar("T")
+
+
+class Malformed(ValueError):
+    """These frames are no message; the text says why and repeats none of the sender's bytes."""
+
+
+class Foreign(Malformed):
+    """The envelope is of another version of the protocol."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"protocol version {version} was sent, version {VERSION} is spoken here")
+        self.version = version
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyMessage] = msgspec.msgpack.Decoder(AnyMessage)
+_VERSION_BYTE = bytes([VERSION])
+
+
+def encode(message: Message) -> bytes:
+    """Return the envelope of a message; its buffers travel beside it, unchanged."""
+    return _VERSION_BYTE + _encoder.encode(message)
+
+
+def decode(envelope: bytes | memoryview, buffers: int = 0) -> AnyMessage:
+    """Return the message of an envelope that came with so many buffers.
+
+    Raises :class:`Foreign` for another protocol version and :class:`Malformed` for everything that is
+    no message of this one, a wrong number of buffers included.
+    """
+    if not envelope:
+        raise Malformed("the envelope is empty")
+    if envelope[0] != VERSION:
+        raise Foreign(envelope[0])
+    try:
+        message = _decoder.decode(memoryview(envelope)[1:])
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        # msgspec's texts name types and places, never values.
+        raise Malformed(f"no message of version {VERSION}: {error}") from None
+    if _buffers_of(message) != buffers:
+        raise Malformed(f"the envelope speaks of {_buffers_of(message)} buffers, {buffers} came with it")
+    return message
+
+
+def share(frames: Sequence[T], counts: Sequence[int] | None) -> list[Sequence[T]] | None:
+    """Return each item's own buffers, in order; None where no item has any."""
+    if counts is None:
+        return None
+    shares: list[Sequence[T]] = []
+    start = 0
+    for count in counts:
+        shares.append(frames[start : start + count])
+        start += count
+    return shares
+
+
+def _buffers_of(message: AnyMessage) -> int:
+    if isinstance(message, Request):
+        return sum(map(_group_buffers, message.groups))
+    if isinstance(message, Result):
+        return sum(_counted(span.outputs, span.buffers) for span in message.spans)
+    if isinstance(message, Batch):
+        return sum(_counted(span.items, span.buffers) for span in message.spans)
+    if isinstance(message, Done):
+        if message.errors is not None and any(place >= len(message.outputs) for place, _ in message.errors):
+            raise Malformed("an error names a position beyond the batch")
+        return _counted(message.outputs, message.buffers)
+    return 0
+
+
+def _group_buffers(group: Group) -> int:
+    items = group.items
+    if group.costs is not None and len(group.costs) != len(items):
+        raise Malformed(f"{len(group.costs)} costs for {len(items)} items")
+    if group.base + len(items) > MAX_ID:
+        raise Malformed("ids beyond 2**53")
+    buffers = group.buffers
+    return 0 if buffers is None else _counted(items, buffers)
+
+
+def _counted(items: Sequence[bytes], buffers: Sequence[int] | None) -> int:
+    if buffers is None:
+        return 0
+    if len(buffers) != len(items):
+        raise Malformed(f"{len(buffers)} buffer counts for {len(items)} items")
+    total = sum(buffers)
+    if total > MAX_FRAMES:
+        raise Malformed(f"{total} buffers, at most {MAX_FRAMES} travel in one message")
+    return total
