@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -273,3 +274,43 @@ def test_serve_names_what_it_can_be_told() -> None:
     assert told["batch_size"].help == "A batch closes at this many items."
     assert told["backend"].default == ()
     assert {"model", "frontend", "limits.topic_items", "timing.beat"} <= set(told)
+
+
+# --- for people ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("args", [{"a": {"b": [1, "x"]}}, {"a": None}])
+def test_settings_written_as_a_file_are_read_as_the_same(write: Write, args: dict[str, object]) -> None:
+    worker = WorkerSettings("m:M", args=args, gpu=("0", "1"), timing=config.Timing(beat=0.25))
+    assert config.resolve_worker({}, write(config.to_toml("[[worker]]", worker))).settings == worker
+    broker = BrokerSettings(topics=("a",), batching="window", limits=config.Limits(topic_items=1))
+    assert config.resolve_broker({}, write(config.to_toml("[broker]", broker))).settings == broker
+
+
+def test_what_is_written_says_where_it_came_from() -> None:
+    lines = config.to_toml(
+        "[client]",
+        config.ClientSettings(),
+        {"x.endpoint": "z.toml"}
+        | dict.fromkeys(
+            (f"x.{leaf.path}" for leaf in config.leaves(config.ClientSettings) if leaf.path != "endpoint"),
+            "default",
+        ),
+        "x.",
+    ).splitlines()
+    assert [" ".join(line.split()) for line in lines[:3]] == [
+        "[client]",
+        'endpoint = ["tcp://127.0.0.1:5555"] # z.toml',
+        'topic = "default" # default',
+    ]
+
+
+def test_the_version_is_that_of_the_installed_package_or_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: "1.2.3")
+    assert config.version() == "1.2.3"
+
+    def not_installed(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", not_installed)
+    assert config.version() == "unknown"

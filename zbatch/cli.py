@@ -351,11 +351,11 @@ def show_config(ctx: click.Context, command: str, rest: tuple[str, ...], as_json
         click.echo(msgspec.json.encode({"settings": settings, "sources": found.sources}))
         return 0
     if isinstance(settings, ServeSettings):
-        _print_settings("[broker]", settings.broker, found.sources, "broker.")
+        click.echo(config.to_toml("[broker]", settings.broker, found.sources, "broker."))
         for place, one in enumerate(settings.workers):
-            _print_settings("[[worker]]", one, found.sources, f"worker.{place}.")
+            click.echo(config.to_toml("[[worker]]", one, found.sources, f"worker.{place}."))
     else:
-        _print_settings(f"[{SECTIONS[command]}]", settings, found.sources, "")
+        click.echo(config.to_toml(f"[{SECTIONS[command]}]", settings, found.sources))
     return 0
 
 
@@ -441,18 +441,3 @@ def _draw_again_and_again(client: ZClient[Any, Any], settings: StatusSettings) -
 
 def _sentence(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _print_settings(title: str, settings: Settings, sources: Mapping[str, str], prefix: str) -> None:
-    table = ""
-    click.echo(title)
-    values = config.flatten(settings)
-    for leaf in config.leaves(type(settings)):
-        inner, _, name = leaf.path.rpartition(".")
-        if inner != table:
-            table = inner
-            click.echo(f"\n[{title.strip('[]')}.{inner}]")
-        value = leaf.show(values[leaf.path])
-        line = f"{name} = {value}" if value != "none" else f"# {name} = none"
-        click.echo(f"{line:<50}  # {sources[prefix + leaf.path]}")
-    click.echo("")

@@ -68,6 +68,7 @@ __all__ = [
     "resolve_status",
     "resolve_worker",
     "serve_leaves",
+    "to_toml",
     "version",
 ]
 
@@ -400,6 +401,24 @@ def _build(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
         return kind(**chosen)
     except Wrong as wrong:
         raise Wrong(prefix + wrong.field, wrong.sentence) from None
+
+
+def to_toml(
+    title: str, settings: Settings, sources: Mapping[str, str] | None = None, prefix: str = ""
+) -> str:
+    """Return a table that :func:`load` reads as the same settings; with their sources, as comments."""
+    lines, table = [title], ""
+    values = flatten(settings)
+    for leaf in leaves(type(settings)):
+        inner, _, name = leaf.path.rpartition(".")
+        if inner != table:
+            table = inner
+            lines += ["", f"[{title.strip('[]')}.{inner}]"]
+        line = f"{name} = {leaf.show(values[leaf.path])}"
+        # TOML has no word for none; left out it is the default, which is none wherever none is allowed.
+        line = line if values[leaf.path] is not None else f"# {line}"
+        lines.append(f"{line:<50}  # {sources[prefix + leaf.path]}" if sources else line)
+    return "\n".join(lines) + "\n"
 
 
 def version() -> str:
