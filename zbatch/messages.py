@@ -122,12 +122,12 @@ class Bye(Message, frozen=True, tag="BYE"):
 
 
 class Group(Struct, frozen=True, array_like=True, gc=False):
-    """Items of one client that agree in all but their payload; their ids are base, base + 1, ..."""
+    """Items of one client that agree in topic, key and priority; their ids are base, base + 1, ..."""
 
     base: Count
     topic: Topic
     deadline_ms: Count
-    """Milliseconds left when it was sent."""
+    """Milliseconds left when it was sent; of the item that has the least."""
     items: Annotated[list[bytes], Meta(min_length=1)]
     buffers: list[Count] | None = None
     """How many frames after the envelope belong to each item; None: no frames at all."""
@@ -138,6 +138,8 @@ class Group(Struct, frozen=True, array_like=True, gc=False):
     """One request of several items: admitted whole or refused whole."""
     again: bool = False
     """Sent before, so it may have run."""
+    later_ms: list[Count] | None = None
+    """By how much each item's deadline is later than ``deadline_ms``; None: they share it."""
 
 
 class Request(Message, frozen=True, tag="REQUEST"):
@@ -225,6 +227,7 @@ class Span(Struct, frozen=True, array_like=True, gc=False):
     deadline_ms: Count
     items: list[bytes]
     buffers: list[Count] | None = None
+    later_ms: list[Count] | None = None
 
 
 class Batch(Message, frozen=True, tag="BATCH"):

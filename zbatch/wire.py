@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
-from zbatch.messages import AnyMessage, Batch, Done, Group, Message, Request, Result
+from zbatch.messages import AnyMessage, Batch, Done, Group, Message, Request, Result, Span
 
 VERSION = 1
 """The first byte of every envelope."""
@@ -86,7 +86,7 @@ def _buffers_of(message: AnyMessage) -> int:
     if isinstance(message, Result):
         return sum(_counted(span.outputs, span.buffers) for span in message.spans)
     if isinstance(message, Batch):
-        return sum(_counted(span.items, span.buffers) for span in message.spans)
+        return sum(_span_buffers(span) for span in message.spans)
     if isinstance(message, Done):
         if message.errors is not None and any(place >= len(message.outputs) for place, _ in message.errors):
             raise Malformed("an error names a position beyond the batch")
@@ -94,10 +94,18 @@ def _buffers_of(message: AnyMessage) -> int:
     return 0
 
 
+def _span_buffers(span: Span) -> int:
+    if span.later_ms is not None and len(span.later_ms) != len(span.items):
+        raise Malformed(f"{len(span.later_ms)} deadlines for {len(span.items)} items")
+    return _counted(span.items, span.buffers)
+
+
 def _group_buffers(group: Group) -> int:
     items = group.items
     if group.costs is not None and len(group.costs) != len(items):
         raise Malformed(f"{len(group.costs)} costs for {len(items)} items")
+    if group.later_ms is not None and len(group.later_ms) != len(items):
+        raise Malformed(f"{len(group.later_ms)} deadlines for {len(items)} items")
     if group.base + len(items) > MAX_ID:
         raise Malformed("ids beyond 2**53")
     buffers = group.buffers

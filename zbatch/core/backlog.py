@@ -45,12 +45,29 @@ class Held:
     costs: Sequence[float] | None = None
     size: int = 0
     again: bool = False
+    later: list[float] | None = None
+    """By how much each item's deadline is later than ``deadline``; None: they share it."""
     state: bytearray = field(default_factory=bytearray)
     open: int = 0
     """Items without an outcome."""
     waiting: int = 0
     bucket: int = 0
     lane: Lane | None = None
+
+    def due(self, now: float) -> list[Range]:
+        """Return the positions whose deadline has passed."""
+        if now < self.deadline:
+            return []
+        if self.later is None:
+            return [(0, len(self.state))]
+        return [(at, at + 1) for at, later in enumerate(self.later) if self.deadline + later <= now]
+
+    def next_due(self, now: float) -> float | None:
+        """Return when the next of the open items is due that are not due yet."""
+        if self.later is None:
+            return None
+        times = (self.deadline + later for at, later in enumerate(self.later) if self.state[at] != CLOSED)
+        return min((time for time in times if time > now), default=None)
 
     def __post_init__(self) -> None:
         self.state = bytearray(len(self.items))

@@ -106,12 +106,12 @@ class Call:
         if len(items) == 1 and not alone:
             self.item = items[0]
             self.items = None
-            self.mark = (topic, deadline, key, priority, buffers is None, costs is None)
+            self.mark = (topic, key, priority, buffers is None, costs is None)
         else:
             self.items = items
             self.left = len(items)
             self.outputs = [None] * len(items)
-            self.mark = (topic, deadline, key, priority, self)
+            self.mark = (topic, key, priority, self)
 
 
 class Answered(Struct, frozen=True, gc=False):
@@ -145,32 +145,35 @@ Action = Send | Answered | Finished | Failed | Shown
 
 _MARK = attrgetter("mark")
 _ITEM = attrgetter("item")
+_DEADLINE = attrgetter("deadline")
 
 
 @dataclass(slots=True, eq=False)
 class Sent:
     """A group, from its first sending to its last outcome."""
 
-    base: int
     topic: str
-    deadline: float
     key: str
     priority: int
     calls: list[Call | None]
     """One a single item, or the one call of several."""
     items: Sequence[bytes]
-    buffers: Sequence[Sequence[Any]] | None
-    costs: list[float] | None
-    whole: bool
+    deadline: float
+    """The earliest that is still waited for."""
     made: float
-    open: int
-    size: int
+    deadlines: list[float] | None = None
+    """One an item, where they differ."""
+    buffers: Sequence[Sequence[Any]] | None = None
+    costs: list[float] | None = None
+    whole: bool = False
+    base: int = 0
+    open: int = 0
+    size: int = 0
     conn: bytes = b""
     number: int = 0
     times: int = 0
     """How often it was sent."""
     bucket: int = 0
-    overdue: bool = False
     done: bytearray = field(default_factory=bytearray)
     """Which items of a whole call have their outcome."""
 
@@ -327,33 +330,25 @@ class ClientCore:
         first = calls[0] if calls else None
         if first is None:
             return
-        topic, deadline, key, priority = mark[:4]
+        topic, key, priority = mark[:3]
         if first.items is not None:
             costs = list(first.costs) if first.costs is not None else None
-            self._hold(
-                Sent(
-                    0,
-                    topic,
-                    deadline,
-                    key,
-                    priority,
-                    [first],
-                    first.items,
-                    first.buffers,
-                    costs,
-                    True,
-                    now,
-                    0,
-                    0,
-                )
-            )
+            sent = Sent(topic, key, priority, [first], first.items, first.deadline, now)
+            sent.buffers, sent.costs, sent.whole = first.buffers, costs, True
+            self._hold(sent)
             return
         for start in range(0, len(calls), GROUP_ITEMS):
             part: list[Any] = calls[start : start + GROUP_ITEMS]
-            items = list(map(_ITEM, part))
-            buffers = None if first.buffers is None else [call.buffers[0] for call in part]
-            costs = None if first.costs is None else [call.costs[0] for call in part]
-            self._hold(Sent(0, topic, deadline, key, priority, part, items, buffers, costs, False, now, 0, 0))
+            sent = Sent(topic, key, priority, part, list(map(_ITEM, part)), first.deadline, now)
+            deadlines = list(map(_DEADLINE, part))
+            if deadlines.count(deadlines[0]) != len(deadlines):
+                sent.deadlines = deadlines
+            sent.deadline = min(deadlines)
+            if first.buffers is not None:
+                sent.buffers = [call.buffers[0] for call in part]
+            if first.costs is not None:
+                sent.costs = [call.costs[0] for call in part]
+            self._hold(sent)
 
     def _hold(self, sent: Sent) -> None:
         count = len(sent.items)
@@ -412,6 +407,12 @@ class ClientCore:
             for one in own:
                 frames += one
         left = max(1, int((sent.deadline - now) * 1000))
+        later = None
+        if sent.deadlines is not None:
+            own_deadlines = sent.deadlines[start:stop]
+            earliest = min(own_deadlines)
+            left = max(1, int((earliest - now) * 1000))
+            later = [int((one - earliest) * 1000) for one in own_deadlines]
         again = sent.times > 0
         return Group(
             sent.base + start,
@@ -424,6 +425,7 @@ class ClientCore:
             costs,
             sent.whole and not again,
             again,
+            later,
         )
 
     # --- coming in ---------------------------------------------------------------------------------
@@ -610,16 +612,26 @@ class ClientCore:
         actions.append(self._hello(now))
 
     def _expire(self, sent: Sent, now: float, actions: list[Action]) -> None:
-        heard = self._session.heard
-        unheard = heard is None or heard < sent.made
-        if not sent.overdue and self._session.welcomed:
-            sent.overdue = True
-            sent.bucket = self._deadlines.add(sent.deadline + WORD, sent)
-            return
+        """End what is overdue; where a broker is there, it has a moment to say which error it is."""
+        grace = WORD if self._session.welcomed else 0.0
         waited = now - sent.made
-        if unheard:
+        heard = self._session.heard
+        if heard is None or heard < sent.made:
             text = f"no broker answered within {waited:.3f} s; is one running at the endpoint, and reachable?"
             fault = Fault("broker_unreachable", text)
         else:
             fault = Fault("deadline_exceeded", f"no outcome within {waited:.3f} s")
-        self._fail(sent, 0, len(sent.items), fault, actions)
+        if sent.deadlines is None:
+            if now >= sent.deadline + grace:
+                self._fail(sent, 0, len(sent.items), fault, actions)
+            else:
+                sent.bucket = self._deadlines.add(sent.deadline + grace, sent)
+            return
+        for place, deadline in enumerate(sent.deadlines):
+            if now >= deadline + grace and sent.calls and sent.calls[place] is not None:
+                self._fail(sent, place, place + 1, fault, actions)
+        if sent.open:
+            waiting = (sent.deadlines[at] for at, call in enumerate(sent.calls) if call is not None)
+            sent.deadline = min(waiting)
+            due = sent.deadline + grace if sent.deadline <= now else sent.deadline
+            sent.bucket = self._deadlines.add(due, sent)

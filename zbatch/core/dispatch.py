@@ -251,7 +251,7 @@ class Dispatcher:
         spans = []
         for span in handed.spans:
             held = span.held
-            items = held.items
+            items: Any = held.items
             counts: list[int] | None = None
             if span.start or span.stop < len(items):
                 items = items[span.start : span.stop]
@@ -261,7 +261,14 @@ class Dispatcher:
                 for one in buffers:
                     frames += one
             left = int((held.deadline - now) * 1000)
-            spans.append(WireSpan(held.owner.link.origin, held.base + span.start, left, items, counts))  # type: ignore[arg-type]
+            later: list[int] | None = None
+            if held.later is not None:
+                # The earliest of the group may be over already; what is left of the others is not.
+                later = [max(0, left + int(one * 1000)) for one in held.later[span.start : span.stop]]
+                left = 0
+            spans.append(
+                WireSpan(held.owner.link.origin, held.base + span.start, max(0, left), items, counts, later)
+            )
         link = handed.worker.link
         key = handed.spans[0].held.key
         message = Batch(*link.stamp(), self._epoch, handed.number, handed.attempt, spans, key)

@@ -107,11 +107,12 @@ class Ledger:
             late = Fault("deadline_exceeded", "the deadline had passed when the request arrived")
             self._refuse(client, (group.base + start, group.base + stop), late)
             return
-        items, costs = group.items, group.costs
+        items, costs, later = group.items, group.costs, group.later_ms
         if start or stop < len(items):
             items = items[start:stop]
             buffers = buffers[start:stop] if buffers is not None else None
             costs = costs[start:stop] if costs is not None else None
+            later = later[start:stop] if later is not None else None
         size = self._measure(items, buffers)
         room = self._room(client, topic, size)
         if room < stop - start:
@@ -134,6 +135,7 @@ class Ledger:
             costs=costs,
             size=size,
             again=group.again,
+            later=[ms / 1000 for ms in later] if later is not None else None,
         )
         self._enter(client, topic, held, now)
 
@@ -238,9 +240,12 @@ class Ledger:
         """End what has reached its deadline."""
         for held in self._deadlines.due(now):
             self.expired(held, now)
+            following = held.next_due(now)
+            if following is not None:
+                held.bucket = self._deadlines.add(following, held)
 
     def expired(self, held: Held, now: float) -> None:
-        """End a group at its deadline, with the error that says what was missing."""
+        """End what is due of a group, with the error that says what was missing."""
         topic = self._topics.all[held.topic]
         waited = now - held.arrived
         if len(topic.roster) or (topic.served is not None and topic.served >= held.arrived):
@@ -253,7 +258,8 @@ class Ledger:
                 f"the deadline passed after {waited:.3f} s and no worker served topic {topic.name!r} "
                 f"meanwhile; start one with: zbatch worker MODEL --topic {topic.name}",
             )
-        self.fail(held, (0, len(held.state)), fault)
+        for part in held.due(now):
+            self.fail(held, part, fault)
 
     def flush(self) -> Iterator[Send]:
         """Yield what clients are owed, one message a client and kind."""

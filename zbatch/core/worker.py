@@ -252,7 +252,10 @@ class WorkerCore:
             count = len(span.items)
             items += span.items
             ids += [(span.origin, one) for one in range(span.base, span.base + count)]
-            deadlines += [now + span.deadline_ms / 1000] * count
+            if span.later_ms is None:
+                deadlines += [now + span.deadline_ms / 1000] * count
+            else:
+                deadlines += [now + (span.deadline_ms + later) / 1000 for later in span.later_ms]
             if buffers is None:
                 continue
             for own in span.buffers or [0] * count:
