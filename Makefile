@@ -39,7 +39,7 @@ lint: test-venv
 	$(TEST_PYTHON) -m ruff check $(SOURCES)
 
 types: test-venv
-	$(TEST_PYTHON) -m mypy zbatch tests benchmarks examples
+	$(TEST_PYTHON) -m mypy zbatch tests benchmarks examples tools/try_wheel.py
 
 imports: test-venv
 	.venv-test/bin/lint-imports
