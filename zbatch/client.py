@@ -36,7 +36,8 @@ Out = TypeVar("Out")
 WINDOW = 1_000
 """Items that ``map`` keeps in flight: enough to fill batches of any worker, little enough to hold in memory."""
 
-READS = 256
+LINGER = 0.002
+"""Seconds that the thread stays at the helm with nothing open, where several callers come and go."""
 
 
 class ZClient(Generic[In, Out]):
@@ -215,8 +216,12 @@ class _Line:
         self._settling = threading.Lock()
         """Held while calls are settled: an outcome and a caller's cancel must not both do it."""
         self._starting = threading.Lock()
-        self._work = threading.Event()
+        self._bell = threading.Lock()
+        """Held while nothing is to be done by the thread; released to wake it."""
+        self._bell.acquire()
         self._thread: threading.Thread | None = None
+        self._waiting: dict[int, None] = {}
+        """Threads that wait while another is at the helm."""
         self._retired = False
         self._asleep = False
         self._asking_status = False
@@ -242,8 +247,15 @@ class _Line:
 
     def wait(self, future: Future[Any], timeout: float | None) -> bool:
         """Block until a call is settled, at the helm if nobody is there."""
-        if not self._helm.acquire(blocking=False):
-            return future.block(timeout)
+        if self._waiting or not self._helm.acquire(blocking=False):
+            # Several wait: a helm that changed hands with each of them would cost more than a thread hop.
+            me = threading.get_ident()
+            self._waiting[me] = None
+            self.carry()
+            try:
+                return future.block(timeout)
+            finally:
+                self._waiting.pop(me, None)
         try:
             self._steer(future, None if timeout is None else time.monotonic() + timeout)
         finally:
@@ -288,7 +300,7 @@ class _Line:
                 if not self._pending and (self._core is None or self._core.is_idle):
                     self.closed = True
                     self._shut()
-                    self._work.set()
+                    self._ring()
                     return
             finally:
                 self._helm.release()
@@ -302,7 +314,7 @@ class _Line:
         _lines.discard(self)
         if self._asleep:
             self._rouse()
-        self._work.set()
+        self._ring()
         with self._helm:
             self._shut()
         thread = self._thread
@@ -328,22 +340,32 @@ class _Line:
                 if self._thread is None and not self.closed:
                     self._thread = threading.Thread(target=self._run, name="zbatch-client", daemon=True)
                     self._thread.start()
-        self._work.set()
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._bell.locked():
+            with contextlib.suppress(RuntimeError):
+                self._bell.release()
 
     # --- at the helm -------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self.closed:
-            self._work.wait()
-            self._work.clear()
-            with self._helm:
+            self._bell.acquire()
+            # Whoever is at the helm now rings again when leaving something open.
+            if not self._helm.acquire(blocking=False):
+                continue
+            try:
                 self._steer(None, None)
                 if self._retired and not self._pending and not self.closed:
                     self.closed = True
                     self._shut()
+            finally:
+                self._helm.release()
 
     def _steer(self, until: Future[Any] | None, deadline: float | None) -> None:
         """Carry calls: until one is settled, or (for the thread) until nothing is open."""
+        crowd = False
         while not self.closed:
             core = self._core or self._open()
             now = time.monotonic()
@@ -354,8 +376,12 @@ class _Line:
                 self._perform(core.tick(now))
                 due = core.wakeup()
             if until is None:
+                crowd = crowd or len(self._waiting) > 1
                 if core.is_idle and not self._pending and not self._cancelled and not self._asked:
-                    return
+                    if not crowd:
+                        return
+                    crowd = False
+                    due = now + LINGER
             elif until.done():
                 return
             elif deadline is not None:

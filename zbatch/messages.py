@@ -101,7 +101,7 @@ class Beat(Message, frozen=True, tag="BEAT"):
     open: Ranges = []
     next: Count = 0
     running: Count = 0
-    """A worker's: the batch that runs now, or 0."""
+    """A worker's: the batch of this broker that runs now, or 0."""
 
 
 class Pulse(Message, frozen=True, tag="PULSE"):
@@ -240,14 +240,6 @@ class Batch(Message, frozen=True, tag="BATCH"):
     key: Key = ""
 
 
-class Began(Message, frozen=True, tag="BEGAN"):
-    """The model starts on this batch now."""
-
-    epoch: Token
-    batch: Positive
-    attempt: Positive
-
-
 class Progress(Message, frozen=True, tag="PROGRESS"):
     """The model still advances on this batch: renew its lease."""
 
@@ -338,7 +330,6 @@ AnyMessage = (
     | Status
     | Ready
     | Batch
-    | Began
     | Progress
     | Done
     | Recall

@@ -21,7 +21,6 @@ from zbatch.core.topics import Topics
 from zbatch.messages import (
     AnyMessage,
     Beat,
-    Began,
     Bye,
     Cancel,
     Children,
@@ -73,7 +72,6 @@ class BrokerCore:
             },
             "worker": {
                 Done: self._on_done,
-                Began: self._on_began,
                 Progress: self._on_progress,
                 Ready: self._on_ready,
                 Beat: self._on_worker_beat,
@@ -268,9 +266,6 @@ class BrokerCore:
     def _on_ready(self, link: Link, ready: Ready, _: Sequence[Any], now: float) -> None:
         self.dispatcher.ready(link, ready, now)
 
-    def _on_began(self, link: Link, began: Began, _: Sequence[Any], now: float) -> None:
-        self.dispatcher.began(link, began, now)
-
     def _on_progress(self, link: Link, progress: Progress, _: Sequence[Any], now: float) -> None:
         self.dispatcher.progress(link, progress, now)
 
@@ -278,7 +273,7 @@ class BrokerCore:
         self.dispatcher.done(link, done, frames, now)
 
     def _on_worker_beat(self, link: Link, beat: Beat, _: Sequence[Any], now: float) -> None:
-        self.dispatcher.beat(link, beat)
+        self.dispatcher.beat(link, beat, now)
         self._out.append(Send(link.peer, Pulse(*link.stamp(), [], link.received)))
 
     def _on_returned(self, link: Link, returned: Returned, _: Sequence[Any], now: float) -> None:

@@ -23,7 +23,6 @@ from zbatch.errors import UnknownTopic
 from zbatch.messages import (
     Batch,
     Beat,
-    Began,
     Child,
     Children,
     Done,
@@ -70,6 +69,8 @@ class Dispatcher:
         self._incarnations: dict[bytes, bytes] = {}
         """By life, from the HELLO; a worker record begins with its READY."""
         self._leases: Deadlines[Handed] = Deadlines()
+        self._moved_up: dict[bytes, Worker] = {}
+        """Workers whose first batch may be another one than before."""
         self._last_batch = 0
 
     # --- coming and going --------------------------------------------------------------------------
@@ -181,14 +182,15 @@ class Dispatcher:
         )
         guilty = child.begun if child.epoch == self._epoch and child.begun != child.finished else 0
         for handed in sorted(worker.holds.values(), key=_number, reverse=True):
+            ran = child.epoch == self._epoch and handed.number <= child.begun
             if handed.number == guilty:
                 verdict = retry.died_running(handed.spans)
-            elif child.epoch == self._epoch and handed.number <= child.finished:
+            elif ran:
                 # It had run and its reply was lost: not its fault, but not free for ever either.
                 verdict = retry.lost_quietly(handed.spans)
             else:
                 verdict = retry.never_began(handed.spans)
-            self._take_back(handed, verdict, began=handed.number <= child.begun)
+            self._take_back(handed, verdict, ran=ran)
         self._strike_out(worker)
 
     def _strike_out(self, worker: Worker) -> None:
@@ -214,6 +216,9 @@ class Dispatcher:
             if topic.name in self._ledger.skippable:
                 del self._ledger.skippable[topic.name]
                 self._skip(topic)
+        for worker in self._moved_up.values():
+            self._first_begins(worker, now)
+        self._moved_up.clear()
         for handed in self._leases.due(now):
             self._overrun(handed, now)
 
@@ -235,6 +240,7 @@ class Dispatcher:
         items = sum(span.stop - span.start for span in spans)
         handed = Handed(self._last_batch, worker, spans, items, max(span.runs for span in spans), now)
         worker.holds[handed.number] = handed
+        self._moved_up[worker.link.life] = worker
         if apart:
             handed.suspect = True
             topic.suspect_running = handed
@@ -296,14 +302,6 @@ class Dispatcher:
 
     # --- coming back -------------------------------------------------------------------------------
 
-    def began(self, link: Link, began: Began, now: float) -> None:
-        """Learn that a model started on a batch: from here on it may be guilty, and its lease runs."""
-        handed = self._find(link, began.epoch, began.batch)
-        if handed is not None and handed.attempt == began.attempt:
-            handed.began = now
-            if handed.worker.lease:
-                self._leases.add(self._overdue(handed), handed)
-
     def progress(self, link: Link, progress: Progress, now: float) -> None:
         """Renew the lease of a batch that advances."""
         handed = self._find(link, progress.epoch, progress.batch)
@@ -324,6 +322,7 @@ class Dispatcher:
         worker.withdrawn.pop(done.batch, None)
         if worker.holds.pop(done.batch, None) is not None:
             worker.batches += 1
+            self._moved_up[worker.link.life] = worker
             self._freed(topic, handed)
             topic.learned(handed.items, done.run_ms / 1000, now)
             topic.roster.changed(worker)
@@ -369,10 +368,14 @@ class Dispatcher:
                 self._ledger.fail(held, (position, position + 1), fault)
         return intervals.of(good)
 
-    def beat(self, link: Link, beat: Beat) -> None:
+    def beat(self, link: Link, beat: Beat, now: float) -> None:
         """Compare what a worker holds with what it should hold."""
         worker = self.workers.get(link.life)
         if worker is not None:
+            first = next(iter(worker.holds.values()), None)
+            if first is not None and first.began is not None and first.number != beat.running:
+                # It was taken to run and does not yet: another broker's batch is before it.
+                first.began = now
             self.heard(worker)
             self._return_unnamed(worker, beat.open, beat.ack)
 
@@ -394,18 +397,19 @@ class Dispatcher:
                 self._note("batch lost on the way", topic=worker.ready.topic, host=worker.link.host)
                 self._take_back(handed, retry.never_began(handed.spans))
 
-    def _take_back(self, handed: Handed, verdict: retry.Verdict, began: bool | None = None) -> None:
+    def _take_back(self, handed: Handed, verdict: retry.Verdict, *, ran: bool | None = None) -> None:
         """Remove a batch from its worker's hands and do what the verdict says with its items."""
         worker = handed.worker
         topic = self._topics.all[worker.ready.topic]
         worker.holds.pop(handed.number, None)
+        self._moved_up[worker.link.life] = worker
         worker.withdrawn[handed.number] = handed
         if len(worker.withdrawn) > WITHDRAWN:
             worker.withdrawn.popitem(last=False)
         self._freed(topic, handed)
         topic.roster.changed(worker)
         self._topics.touch(topic)
-        if (handed.began is not None or began) and not worker.ready.idempotent:
+        if (ran if ran is not None else handed.began is not None) and not worker.ready.idempotent:
             text = "its worker was lost while it ran; the model says that it must not run twice"
             for span in handed.spans:
                 self._ledger.fail(span.held, (span.start, span.stop), Fault("worker_lost", text))
@@ -422,6 +426,18 @@ class Dispatcher:
         for span in verdict.lost:
             text = f"{retry.ATTEMPTS} workers were lost under this item, and nothing says that it did it"
             self._ledger.fail(span.held, (span.start, span.stop), Fault("worker_lost", text))
+
+    def _first_begins(self, worker: Worker, now: float) -> None:
+        """Take the first batch in a worker's hands to run: batches begin in the order handed over.
+
+        Nobody says so on the wire.  Where it matters exactly, the supervisor knows (the note that a model
+        process leaves), and a worker's beat corrects this when another broker's batch is before it.
+        """
+        first = next(iter(worker.holds.values()), None)
+        if first is not None and first.began is None:
+            first.began = now
+            if worker.lease:
+                self._leases.add(self._overdue(first), first)
 
     def _overrun(self, handed: Handed, now: float) -> None:
         """Count a batch lost whose lease is long over; its supervisor should have seen to it."""

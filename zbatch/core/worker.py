@@ -19,7 +19,6 @@ from zbatch.messages import (
     AnyMessage,
     Batch,
     Beat,
-    Began,
     Bye,
     Done,
     Draining,
@@ -153,7 +152,7 @@ class WorkerCore:
         return []
 
     def begin(self, now: float) -> tuple[Job | None, list[Send]]:
-        """Return the batch to run now, if the model is free, and what to say before it starts.
+        """Return the batch to run now, if the model is free, and what else to say.
 
         Items whose deadline has passed or that nobody waits for are left out; a batch of only such items is
         answered without a run.
@@ -172,9 +171,6 @@ class WorkerCore:
             job.lease = lease or min(LONGEST_LEASE, max(SHORTEST_LEASE, left * LEASE_SHARE))
             job.began = now
             self.running = job
-            if job.session.welcomed and job.session.epoch == job.epoch:
-                began = Began(*job.session.stamp(), job.epoch, job.number, job.attempt)
-                actions.append(Send(job.session.peer, began))
         return self.running, actions
 
     def finished(
