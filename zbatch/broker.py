@@ -21,7 +21,7 @@ from zbatch.config import BrokerSettings, describe, version
 from zbatch.core.actions import Send
 from zbatch.core.broker import BrokerCore
 from zbatch.journal import Journal
-from zbatch.sockets import Bound, bind, decode, receive_from, send_to, settle_process
+from zbatch.sockets import Bound, bind, is_readable, decode, receive_from, send_to, settle_process
 
 FRONT, BACK = b"F", b"B"
 """A peer's name in the core is the letter of its side and its routing id: ids of two sockets may agree."""
@@ -78,25 +78,32 @@ class Broker:
     def run(self) -> None:
         """Serve until stopped."""
         poller = zmq.Poller()
-        for bound in self._sides.values():
-            poller.register(bound.socket, zmq.POLLIN)
-        poller.register(self._wake, zmq.POLLIN)
+        back, front = self._sides[BACK].socket, self._sides[FRONT].socket
+        poller.register(back, zmq.POLLIN)
+        poller.register(front, zmq.POLLIN)
+        wake = self._wake
+        poller.register(wake, zmq.POLLIN)
         while self.running:
             patience = self._patience()
             asked = time.monotonic()
-            ready = dict(poller.poll(patience))
+            ready: dict[Any, int] = dict(poller.poll(patience))
             now = time.monotonic()
             if patience is not None and now - asked - patience / 1000 > LAG:
                 self.core.slept(now - asked - patience / 1000)
-            if self._wake in ready:
-                self._heed(os.read(self._wake, 64))
-            self._read(BACK, len(ready) and READS * 4)
-            self._read(FRONT, READS)
+            if wake in ready:
+                self._heed(os.read(wake, 64))
+            if back in ready:
+                self._read(BACK, 4 * READS)
+            if front in ready:
+                self._read(FRONT, READS)
             now = time.monotonic()
             self._perform(self.core.tick(now), now)
-            self._empty_outboxes(now)
-            self._print()
-            self._leave_when_done(now)
+            if self._outboxes:
+                self._empty_outboxes(now)
+            if self.core.events:
+                self._print()
+            if self._leaving is not None:
+                self._leave_when_done(now, self._leaving)
 
     def close(self) -> None:
         """Let go of every socket."""
@@ -119,7 +126,7 @@ class Broker:
     def _read(self, side: bytes, most: int) -> None:
         socket = self._sides[side].socket
         for _ in range(most):
-            if not socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            if not is_readable(socket):
                 return
             peer, envelope, frames = receive_from(socket)
             now = time.monotonic()
@@ -183,17 +190,14 @@ class Broker:
         self._leaving = now + LAST_WORDS
         self._perform(self.core.drain(), now)
 
-    def _leave_when_done(self, now: float) -> None:
-        if self._leaving is not None and (
-            now >= self._leaving or (self.core.is_drained and not self._outboxes)
-        ):
+    def _leave_when_done(self, now: float, leaving: float) -> None:
+        if now >= leaving or (self.core.is_drained and not self._outboxes):
             self.running = False
 
     def _print(self) -> None:
-        if self.core.events:
-            events, self.core.events = self.core.events, []
-            for what, facts in events:
-                self._journal.event(what, **facts)  # type: ignore[arg-type]
+        events, self.core.events = self.core.events, []
+        for what, facts in events:
+            self._journal.event(what, **facts)  # type: ignore[arg-type]
 
 
 class _Outbox:

@@ -174,9 +174,7 @@ class ModelProcess:
         ran = runner.run(work)
         self._note.finish(job.number)
         with self._lock:
-            self._perform(
-                self._core.finished(job, ran.outputs, ran.buffers, ran.errors, ran.seconds)
-            )
+            self._perform(self._core.finished(job, ran.outputs, ran.buffers, ran.errors, ran.seconds))
 
     def _progress(self) -> None:
         """Renew the lease of the batch that runs: its model says that it advances."""

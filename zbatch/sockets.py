@@ -37,6 +37,8 @@ ACCEPT_QUEUE = 4_096
 
 SEND_FLAGS = int(zmq.DONTWAIT)
 MORE_FLAGS = int(zmq.DONTWAIT | zmq.SNDMORE)
+EVENTS, READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
+"""Plain numbers: an enum's & and | cost more than the call they are for."""
 
 
 def connect(context: zmq.Context[Any], endpoint: str, timing: Timing) -> zmq.Socket[bytes]:
@@ -131,7 +133,7 @@ class Bound:
 
 def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
     """Return the next message's envelope and its buffers; the caller knows that one is there."""
-    envelope = socket.recv(zmq.DONTWAIT)
+    envelope = socket.recv(SEND_FLAGS)
     if not socket.getsockopt(zmq.RCVMORE):
         return envelope, []
     return envelope, _rest(socket)
@@ -139,10 +141,9 @@ def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
 
 def receive_from(socket: zmq.Socket[bytes]) -> tuple[bytes, bytes, list[Any]]:
     """Return the next message's routing id, envelope and buffers, read from a ROUTER."""
-    peer = socket.recv(zmq.DONTWAIT)
-    if not socket.getsockopt(zmq.RCVMORE):
-        return peer, b"", []
-    envelope = socket.recv(zmq.DONTWAIT)
+    peer = socket.recv(SEND_FLAGS)
+    # A routing id never comes alone: libzmq puts it before a whole message.
+    envelope = socket.recv(SEND_FLAGS)
     if not socket.getsockopt(zmq.RCVMORE):
         return peer, envelope, []
     return peer, envelope, _rest(socket)
@@ -172,6 +173,11 @@ def send_to(socket: zmq.Socket[bytes], peer: bytes, envelope: bytes, frames: Seq
         return
     socket.send(envelope, MORE_FLAGS)
     _send_frames(socket, frames)
+
+
+def is_readable(socket: zmq.Socket[bytes]) -> bool:
+    """Return whether a message is there; the descriptor alone would not say, it is edge-triggered."""
+    return bool(int(socket.getsockopt(EVENTS)) & READABLE)
 
 
 def decode(envelope: bytes, frames: Sequence[Any]) -> AnyMessage:
@@ -213,7 +219,7 @@ def _rest(socket: zmq.Socket[bytes]) -> list[Any]:
     frames: list[Any] = []
     more = True
     while more:
-        frame = socket.recv(zmq.DONTWAIT, copy=False)
+        frame = socket.recv(SEND_FLAGS, copy=False)
         # A foreign peer may send frames without end; beyond the bound they are read and let go.
         if len(frames) <= wire.MAX_FRAMES:
             frames.append(frame)
