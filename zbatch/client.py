@@ -28,7 +28,7 @@ from zbatch.config import Timing, client_endpoints
 from zbatch.core.actions import Send
 from zbatch.core.client import Action, Answered, ClientCore, Failed, Finished, Shown
 from zbatch.errors import BrokerUnreachable, ClientClosed, to_fault
-from zbatch.sockets import connect, decode, receive, send
+from zbatch.sockets import connect, decode, is_readable, receive, send
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -337,7 +337,7 @@ class _Line:
     def _call_thread(self) -> None:
         if self._thread is None:
             with self._starting:
-                if self._thread is None and not self.closed:
+                if self._thread is None and not self.closed:  # another may have been first
                     self._thread = threading.Thread(target=self._run, name="zbatch-client", daemon=True)
                     self._thread.start()
         self._ring()
@@ -421,7 +421,7 @@ class _Line:
     def _read(self, core: ClientCore) -> None:
         # libzmq's descriptor is edge-triggered: read until nothing is left, look again after each send.
         for peer, socket in self._sockets.items():
-            while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            while is_readable(socket):
                 envelope, frames = receive(socket)
                 try:
                     message = decode(envelope, frames)
@@ -503,9 +503,9 @@ class _Line:
     def after_fork(self) -> None:
         """Start anew in a child: sockets, locks and threads belong to the parent."""
         lost = ClientClosed("this request was asked before a fork; its outcome belongs to the parent process")
-        calls = list(self._pending) + (self._core.open_calls() if self._core is not None else [])
+        calls: list[Any] = list(self._pending) + (self._core.open_calls() if self._core is not None else [])
         for call in calls:
-            call.settle_error(lost)  # type: ignore[attr-defined]
+            call.settle_error(lost)
         _abandoned.append((self._context, self._sockets, self._poller))
         for one in (self._wake, self._alarm):
             if one is not None:

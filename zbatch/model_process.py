@@ -31,7 +31,7 @@ from zbatch.journal import Journal
 from zbatch.model import Context, LoadedModel, load
 from zbatch.processes import Note, die_with_parent
 from zbatch.runner import Runner, Work
-from zbatch.sockets import connect, decode, receive, send, settle_process
+from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send, settle_process
 
 TAKE_OVER = 0.050
 """Seconds that the model runs before the second thread reads and beats for it; shorter runs never wake it."""
@@ -120,7 +120,7 @@ class ModelProcess:
 
     def _load(self) -> LoadedModel:
         spec = self.spec
-        self._note.state = "loading"
+        self._note.show("loading")
         started = time.monotonic()
         model = load(spec.model, spec.args, Context(device=spec.device, index=spec.index, topic=spec.topic))
         model.warm_up()
@@ -137,7 +137,7 @@ class ModelProcess:
         )
         with self._lock:
             self._perform(self._core.ready(offer))
-        self._note.state = "ready"
+        self._note.show("ready")
         seconds = round(time.monotonic() - started, 2)
         self._journal.event("model ready", model=spec.model, topic=spec.topic, gpu=spec.gpu, seconds=seconds)
         return model
@@ -190,7 +190,7 @@ class ModelProcess:
         for index, endpoint in enumerate(self.spec.backend):
             socket = connect(self._context, endpoint, self.spec.timing)
             self._sockets[bytes([index])] = socket
-            self._poll.register(socket.getsockopt(zmq.FD), select.POLLIN)
+            self._poll.register(file_descriptor(socket), select.POLLIN)
         self._poll.register(self._lifeline, select.POLLIN | select.POLLHUP)
         with self._lock:
             self._perform(self._core.start(time.monotonic()))
@@ -227,13 +227,13 @@ class ModelProcess:
             os._exit(0)
         if DRAIN in order and self._leaving is None:
             self._leaving = time.monotonic()
-            self._note.state = "draining"
+            self._note.show("draining")
             with self._lock:
                 self._perform(self._core.drain())
 
     def _read(self, now: float) -> None:
         for peer, socket in self._sockets.items():
-            while socket.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            while is_readable(socket):
                 envelope, frames = receive(socket)
                 try:
                     message = decode(envelope, frames)

@@ -180,6 +180,11 @@ def is_readable(socket: zmq.Socket[bytes]) -> bool:
     return bool(int(socket.getsockopt(EVENTS)) & READABLE)
 
 
+def file_descriptor(socket: zmq.Socket[bytes]) -> int:
+    """Return what to poll for input; it is edge-triggered, so look with :func:`is_readable` after each use."""
+    return int(socket.getsockopt(zmq.FD))
+
+
 def decode(envelope: bytes, frames: Sequence[Any]) -> AnyMessage:
     """Return the message that came; raises ``wire.Malformed``."""
     return wire.decode(envelope, len(frames))

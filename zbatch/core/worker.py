@@ -177,7 +177,7 @@ class WorkerCore:
         self,
         job: Job,
         outputs: list[Any],
-        buffers: list[list[Any]] | None,
+        buffers: Sequence[Sequence[Any]] | None,
         errors: list[tuple[int, Fault]] | None,
         seconds: float,
     ) -> list[Send]:
@@ -304,7 +304,7 @@ class WorkerCore:
         self,
         job: Job,
         outputs: list[Any],
-        buffers: list[list[Any]] | None,
+        buffers: Sequence[Sequence[Any]] | None,
         errors: list[tuple[int, Fault]] | None,
         seconds: float,
     ) -> list[Send]:
@@ -388,14 +388,14 @@ class WorkerCore:
 def _with_gaps(
     job: Job,
     outputs: list[Any],
-    buffers: list[list[Any]] | None,
+    buffers: Sequence[Sequence[Any]] | None,
     errors: list[tuple[int, Fault]] | None,
-) -> tuple[list[Any], list[list[Any]] | None, list[tuple[int, Fault]] | None]:
+) -> tuple[list[Any], Sequence[Sequence[Any]] | None, list[tuple[int, Fault]] | None]:
     """Put the outcomes of a run back to the positions that the items had before some were left out."""
     gaps = {position for position, _ in job.dropped}
     kept = [position for position in range(len(job.items)) if position not in gaps]
     all_outputs: list[Any] = [b""] * len(job.items)
-    all_buffers: list[list[Any]] | None = None if buffers is None else [[] for _ in job.items]
+    all_buffers: list[Sequence[Any]] | None = None if buffers is None else [() for _ in job.items]
     for place, position in enumerate(kept):
         all_outputs[position] = outputs[place]
         if all_buffers is not None and buffers is not None:

@@ -1,0 +1,338 @@
+"""Items become bytes and array buffers, and come back as what they were; nothing in them is ever executed.
+
+The form is msgpack with msgpack-numpy's maps for arrays, NumPy scalars and complex numbers, so any
+msgpack-numpy speaker understands them.  What it cannot carry has an extension type of our own, below.
+Decoding trusts nobody: dtypes come from a list, sizes must fit to the byte, and pickle is never called.
+
+Array data of :data:`INLINE` bytes and more travels as a buffer of its own beside the item, uncopied; in its
+place in the map stands an extension :data:`BUFFER` with the number of the buffer.
+"""
+
+from __future__ import annotations
+
+import datetime
+import importlib
+import struct
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import msgpack
+import msgspec
+import numpy as np
+
+Buffer = bytes | memoryview
+
+INLINE = 65_536
+"""Bytes: below this a copy is cheaper than a frame of its own."""
+
+DEPTH = 64
+"""Containers within containers: more is a mistake or an attack."""
+
+TUPLE, BUFFER, BIG_INT, DATETIME, DATE, TIME, TIMEDELTA, TENSOR, NUMPY_TIME, ESCAPED = range(1, 11)
+"""Codes of our extension types.  docs/protocol.md has the bytes of each."""
+
+_ALLOWED = "?bBhHiIlLqQefdFDSUmM"
+_PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
+_ND, _TYPE, _KIND, _SHAPE, _DATA = b"nd", b"type", b"kind", b"shape", b"data"
+_COMPLEX = b"complex"
+_MARKED = frozenset((_ND, _COMPLEX, "nd", "complex"))
+_to_msgpack = msgspec.msgpack.Encoder().encode
+_from_msgpack = msgspec.msgpack.Decoder().decode
+_SCALAR = frozenset(
+    (*range(0x80), *range(0xA0, 0xC7), *range(0xCA, 0xD4), *range(0xD9, 0xDC), *range(0xE0, 0x100))
+)
+"""First bytes of what holds no other value: those need none of the care below."""
+_TORCH_DTYPES = (
+    *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
+    *("float16", "float32", "float64", "bfloat16", "complex64", "complex128"),
+)
+
+
+class Malformed(ValueError):
+    """These bytes are no item."""
+
+
+def encode(item: object) -> tuple[bytes, Sequence[Buffer]]:
+    """Return an item's bytes and its buffers.
+
+    Raises ``TypeError`` for what cannot be carried, naming the path of the value.
+    """
+    if type(item) in _PLAIN and (type(item) is not int or -(2**63) <= item < 2**64):
+        try:
+            return _to_msgpack(item), ()
+        except UnicodeEncodeError:
+            raise TypeError("item is a str with lone surrogates, which no encoding carries") from None
+    buffers: list[Buffer] = []
+    encoded = _pack(_lowered(item, "item", 0, buffers))
+    return encoded, buffers
+
+
+def decode(data: bytes, buffers: Sequence[Any] = (), *, writable: bool = False) -> Any:
+    """Return the item that :func:`encode` was given; arrays are read-only unless ``writable``.
+
+    Raises :class:`Malformed` for everything else.
+    """
+    if data and data[0] in _SCALAR and not buffers:
+        try:
+            return _from_msgpack(data)
+        except (ValueError, RecursionError):
+            raise Malformed("no item: it is cut off, goes on, or is no UTF-8") from None
+    reader = _Reader(buffers, writable)
+    try:
+        item = msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=False,
+            object_hook=reader.map,
+            ext_hook=reader.extension,
+        )
+    except Malformed:
+        raise
+    except (
+        ValueError,
+        TypeError,
+        KeyError,
+        IndexError,
+        OverflowError,
+        RecursionError,
+        struct.error,
+    ) as error:
+        raise Malformed(f"no item: {type(error).__name__}") from None
+    except (msgpack.UnpackException, msgpack.OutOfData, MemoryError) as error:
+        raise Malformed(f"no item: {type(error).__name__}") from None
+    if reader.used != len(buffers):
+        raise Malformed(f"{len(buffers)} buffers came, {reader.used} are spoken of")
+    return item
+
+
+# --- encoding ------------------------------------------------------------------------------------
+
+
+def _pack(value: Any) -> bytes:
+    return msgpack.packb(value, use_bin_type=True, strict_types=True)  # type: ignore[no-any-return]
+
+
+def _lowered(value: Any, path: str, depth: int, buffers: list[Buffer]) -> Any:
+    """Return a value of which msgpack knows every part."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return _plain(value, path)
+    if depth >= DEPTH:
+        raise TypeError(f"{path} is nested more than {DEPTH} deep, or contains itself")
+    if kind is list:
+        return [_lowered(one, f"{path}[{at}]", depth + 1, buffers) for at, one in enumerate(value)]
+    if kind is tuple:
+        parts = [_lowered(one, f"{path}[{at}]", depth + 1, buffers) for at, one in enumerate(value)]
+        return msgpack.ExtType(TUPLE, _pack(parts))
+    if kind is dict:
+        return _lowered_dict(value, path, depth, buffers)
+    if kind is np.ndarray:
+        return _lowered_array(value, path, buffers)
+    if isinstance(value, np.generic):
+        return _lowered_scalar(value, path)
+    if kind is complex:
+        return {_COMPLEX: True, _DATA: repr(value)}
+    lowered = _lowered_time(value, path)
+    if lowered is not None:
+        return lowered
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _lowered_tensor(value, path, buffers, torch)
+    if kind is bytearray or kind is memoryview:
+        raise TypeError(f"{path} is a {kind.__name__}; wanted bytes: use bytes(value)")
+    raise TypeError(
+        f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent; zbatch carries None, bool, int, "
+        "float, complex, str, bytes, list, tuple, dict, dates and times, NumPy arrays and scalars, torch tensors"
+    )
+
+
+def _plain(value: Any, path: str) -> Any:
+    if type(value) is int and not -(2**63) <= value < 2**64:
+        return msgpack.ExtType(BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+    if type(value) is str:
+        try:
+            value.encode()
+        except UnicodeEncodeError:
+            raise TypeError(f"{path} is a str with lone surrogates, which no encoding carries") from None
+    return value
+
+
+def _lowered_dict(value: dict[Any, Any], path: str, depth: int, buffers: list[Buffer]) -> Any:
+    lowered = {}
+    for key, one in value.items():
+        if type(key) not in _PLAIN:
+            raise TypeError(
+                f"{path} has a key of type {type(key).__name__}; keys are str, bytes, int, float, bool, None"
+            )
+        lowered[_plain(key, f"a key of {path}")] = _lowered(one, f"{path}[{key!r:.40}]", depth + 1, buffers)
+    if not _MARKED.isdisjoint(lowered):
+        # A dict that looks like msgpack-numpy's form of an array must come back as the dict that it is.
+        return msgpack.ExtType(ESCAPED, _pack([[key, one] for key, one in lowered.items()]))
+    return lowered
+
+
+def _lowered_array(value: np.ndarray[Any, Any], path: str, buffers: list[Buffer]) -> Any:
+    dtype = value.dtype
+    _require_dtype(dtype, path)
+    if dtype.char in "mM":
+        raw = np.ascontiguousarray(value).tobytes()
+        return msgpack.ExtType(NUMPY_TIME, _pack([dtype.str, list(value.shape), raw]))
+    # ascontiguousarray makes a 0-d array 1-d; the shape that is sent is the true one.
+    data: Any = np.ascontiguousarray(value)
+    if value.nbytes >= INLINE:
+        buffers.append(memoryview(data.view(np.uint8).reshape(-1)))
+        data = msgpack.ExtType(BUFFER, (len(buffers) - 1).to_bytes(4, "big"))
+    else:
+        data = data.tobytes()
+    return {_ND: True, _TYPE: dtype.str, _KIND: b"", _SHAPE: list(value.shape), _DATA: data}
+
+
+def _lowered_scalar(value: np.generic, path: str) -> Any:
+    _require_dtype(value.dtype, path)
+    if value.dtype.char in "mM":
+        return msgpack.ExtType(NUMPY_TIME, _pack([value.dtype.str, None, value.tobytes()]))
+    return {_ND: False, _TYPE: value.dtype.str, _DATA: value.tobytes()}
+
+
+def _lowered_time(value: Any, path: str) -> Any:
+    kind = type(value)
+    if kind is datetime.datetime:
+        if value.tzinfo is not None and value.utcoffset() is None:
+            raise TypeError(f"{path} is a datetime whose time zone has no offset")
+        return msgpack.ExtType(DATETIME, value.isoformat().encode())
+    if kind is datetime.date:
+        return msgpack.ExtType(DATE, value.isoformat().encode())
+    if kind is datetime.time:
+        return msgpack.ExtType(TIME, value.isoformat().encode())
+    if kind is datetime.timedelta:
+        return msgpack.ExtType(TIMEDELTA, struct.pack(">iii", value.days, value.seconds, value.microseconds))
+    return None
+
+
+def _lowered_tensor(value: Any, path: str, buffers: list[Buffer], torch: Any) -> Any:
+    name = str(value.dtype).removeprefix("torch.")
+    if name not in _TORCH_DTYPES or value.layout != torch.strided:
+        raise TypeError(
+            f"{path} is a {value.layout} tensor of {name}; wanted a dense one of {', '.join(_TORCH_DTYPES)}"
+        )
+    plain = value.detach().cpu().contiguous()
+    raw = plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else np.empty(0, np.uint8)
+    if raw.nbytes >= INLINE:
+        buffers.append(memoryview(raw))  # type: ignore[arg-type]
+        data: Any = msgpack.ExtType(BUFFER, (len(buffers) - 1).to_bytes(4, "big"))
+    else:
+        data = raw.tobytes()
+    return msgpack.ExtType(TENSOR, _pack([name, list(value.shape), data]))
+
+
+def _require_dtype(dtype: np.dtype[Any], path: str) -> None:
+    if dtype.char not in _ALLOWED or not dtype.itemsize or dtype.names or dtype.subdtype:
+        raise TypeError(
+            f"{path} has dtype {dtype}; zbatch carries booleans, numbers, fixed strings, dates and times"
+        )
+
+
+# --- decoding ------------------------------------------------------------------------------------
+
+
+class _Reader:
+    """Reads one item; each buffer is used once, in order."""
+
+    def __init__(self, buffers: Sequence[Any], writable: bool) -> None:
+        self._buffers = buffers
+        self._writable = writable
+        self.used = 0
+
+    def map(self, found: dict[Any, Any]) -> Any:
+        if _ND in found:
+            if found[_ND] is True:
+                if found.get(_KIND, b"") != b"":
+                    raise Malformed("an array of another kind than numbers")
+                return self._array(found[_TYPE], found[_SHAPE], found[_DATA])
+            return self._array(found[_TYPE], None, found[_DATA])
+        if _COMPLEX in found:
+            return complex(found[_DATA])
+        return found
+
+    def extension(self, code: int, data: bytes) -> Any:
+        match code:
+            case 1:
+                return tuple(self._nested(data))
+            case 2:
+                return self._buffer(int.from_bytes(data, "big"))
+            case 3:
+                return int.from_bytes(data, "big", signed=True)
+            case 4:
+                return datetime.datetime.fromisoformat(data.decode())
+            case 5:
+                return datetime.date.fromisoformat(data.decode())
+            case 6:
+                return datetime.time.fromisoformat(data.decode())
+            case 7:
+                days, seconds, microseconds = struct.unpack(">iii", data)
+                return datetime.timedelta(days, seconds, microseconds)
+            case 8:
+                name, shape, raw = self._nested(data)
+                return self._tensor(name, shape, raw)
+            case 9:
+                name, shape, raw = self._nested(data)
+                return self._array(name, shape, raw)
+            case 10:
+                return dict(self._nested(data))
+            case _:
+                raise Malformed(f"extension type {code} is unknown")
+
+    def _nested(self, data: bytes) -> Any:
+        return msgpack.unpackb(
+            data, raw=False, strict_map_key=False, object_hook=self.map, ext_hook=self.extension
+        )
+
+    def _buffer(self, number: int) -> memoryview:
+        if number != self.used or number >= len(self._buffers):
+            raise Malformed(
+                f"buffer {number} is spoken of, {self.used} would be next of {len(self._buffers)}"
+            )
+        self.used += 1
+        return memoryview(self._buffers[number])
+
+    def _array(self, name: Any, shape: Any, raw: Any) -> Any:
+        if type(name) is not str or len(name) > 32 or not isinstance(raw, bytes | memoryview):
+            raise Malformed("an array's dtype is a short string and its data bytes")
+        dtype = np.dtype(name)
+        if dtype.char not in _ALLOWED or not dtype.itemsize or dtype.names or dtype.subdtype:
+            raise Malformed("a dtype that is not carried")
+        flat = np.frombuffer(raw, dtype) if len(raw) else np.empty(0, dtype)
+        if shape is None:
+            if flat.shape != (1,):
+                raise Malformed("a scalar of another size than its dtype")
+            return flat[0]
+        array = flat.reshape(_shape(shape, flat.size))
+        return array.copy() if self._writable else array
+
+    def _tensor(self, name: Any, shape: Any, raw: Any) -> Any:
+        if name not in _TORCH_DTYPES or not isinstance(raw, bytes | memoryview):
+            raise Malformed("a tensor of a dtype that is not carried")
+        # The sender had it; a tensor is of no use without.
+        torch: Any = sys.modules.get("torch") or importlib.import_module("torch")
+        dtype = getattr(torch, name)
+        sizes = _shape(shape, len(raw) // dtype.itemsize)
+        if not len(raw):
+            return torch.empty(sizes, dtype=dtype)
+        # A tensor cannot be read-only, so it gets memory of its own.
+        return torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(dtype).reshape(sizes)
+
+
+def _shape(shape: Any, size: int) -> tuple[int, ...]:
+    if (
+        not isinstance(shape, list)
+        or len(shape) > 64
+        or not all(type(one) is int and one >= 0 for one in shape)
+    ):
+        raise Malformed("a shape is a list of sizes")
+    product = 1
+    for one in shape:
+        product *= one
+    if product != size:
+        raise Malformed(f"an array of {size} elements has a shape of {product}")
+    return tuple(shape)

@@ -1,0 +1,303 @@
+"""``zbatch worker``: a supervisor that keeps one model process a slot alive and tells brokers how they are.
+
+The body around ``core/supervisor.py``.  It starts the processes, sees each death within milliseconds, reads
+the note that the dead one left (what it was running) and reports it, so that a ``kill -9`` costs no
+heartbeat.  It also enforces the lease: a batch that runs too long ends its process.  What a model process
+does is in ``model_process.py``.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import zmq
+
+from zbatch import wire
+from zbatch.config import WorkerSettings, describe, version
+from zbatch.core.actions import Send
+from zbatch.core.supervisor import SupervisorCore
+from zbatch.gpus import Slot, choose
+from zbatch.journal import Journal
+from zbatch.messages import Child as Report
+from zbatch.model_process import DRAIN, LOAD_FAILED, Spec
+from zbatch.processes import Brake, Child, Note
+from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
+
+LOOK = 0.100
+"""Seconds between two looks at the leases: a hang costs this much more than its lease."""
+
+LOAD_TRIES = 3
+"""A model that fails to load this often in a row, on a slot that never served, will not load."""
+
+GAVE_UP = 1
+"""Exit status when no slot can be served."""
+
+
+@dataclass(slots=True, eq=False)
+class _Place:
+    """A slot and the model process that serves it."""
+
+    slot: Slot
+    index: int
+    brake: Brake
+    note: Note
+    child: Child | None = None
+    incarnation: bytes = b""
+    reason: str = ""
+    """Why it was killed, where we did it."""
+    restarts: int = 0
+    start_at: float = 0.0
+    failed_loads: int = 0
+    given_up: bool = False
+    shown: str = ""
+
+
+class Supervisor:
+    """Keeps the model processes of one ``zbatch worker`` alive."""
+
+    def __init__(self, settings: WorkerSettings, journal: Journal) -> None:
+        self.settings = settings
+        self._journal = journal
+        self._context: zmq.Context[Any] = zmq.Context()
+        self._sockets: dict[bytes, zmq.Socket[bytes]] = {}
+        self._core = SupervisorCore(
+            len(settings.backend),
+            os.urandom(16),
+            os.urandom,
+            settings.timing,
+            settings.topic,
+            host=platform.node(),
+            pid=os.getpid(),
+        )
+        slots = choose(settings.gpu, settings.num)
+        self._places = [_Place(slot, index, Brake(), Note.create()) for index, slot in enumerate(slots)]
+        self._poll = select.poll()
+        self._wake, self._alarm = os.pipe()
+        for descriptor in (self._wake, self._alarm):
+            os.set_blocking(descriptor, False)
+        self._leaving: float | None = None
+        self._running = True
+
+    def stop(self) -> None:
+        """Leave: let what runs finish; called again: at once.  May be called from a signal handler."""
+        os.write(self._alarm, b".")
+
+    def run(self) -> int:
+        """Supervise until stopped or nothing can be served; return the exit status."""
+        for index, endpoint in enumerate(self.settings.backend):
+            socket = connect(self._context, endpoint, self.settings.timing)
+            self._sockets[bytes([index])] = socket
+            self._poll.register(file_descriptor(socket), select.POLLIN)
+        self._poll.register(self._wake, select.POLLIN)
+        self._perform(self._core.start(time.monotonic()))
+        while self._running:
+            now = time.monotonic()
+            self._start_due(now)
+            self._read(now)
+            self._perform(self._core.tick(now))
+            self._check(now)
+            if self._is_over():
+                break
+            ready = {descriptor for descriptor, _ in self._poll.poll(self._patience(now))}
+            if self._wake in ready:
+                self._heed()
+            self._reap(ready)
+        self._perform(self._core.stop())
+        return GAVE_UP if self._leaving is None else 0
+
+    def close(self) -> None:
+        """End every model process and let go of everything."""
+        for place in self._places:
+            if place.child is not None:
+                place.child.kill()
+        for socket in self._sockets.values():
+            socket.close(200)
+        self._context.term()
+
+    # --- model processes ---------------------------------------------------------------------------
+
+    def _start_due(self, now: float) -> None:
+        for place in self._places:
+            if place.child is None and not place.given_up and self._leaving is None and now >= place.start_at:
+                self._start(place, now)
+
+    def _start(self, place: _Place, now: float) -> None:
+        settings = self.settings
+        place.incarnation = os.urandom(8)
+        place.reason = ""
+        place.note.clear()
+        spec = Spec(
+            model=settings.model,
+            args=dict(settings.args),
+            topic=settings.topic,
+            index=place.index,
+            device=place.slot.device,
+            gpu=place.slot.gpu,
+            batch_size=settings.batch_size,
+            batch_cost=settings.batch_cost,
+            max_latency=settings.max_latency,
+            lease=settings.lease,
+            slots=settings.slots,
+            backend=settings.backend,
+            incarnation=place.incarnation,
+            timing=settings.timing,
+            log_format=settings.log_format,
+            log_level=settings.log_level,
+        )
+        place.child = Child.spawn(
+            [sys.executable, "-m", "zbatch.model_process"],
+            config=msgspec.json.encode(spec),
+            env=os.environ | place.slot.env,
+            note=place.note,
+        )
+        self._poll.register(place.child.fileno(), select.POLLIN)
+        place.shown = "loading"
+        self._tell(place, now, alive=True)
+
+    def _reap(self, ready: set[int]) -> None:
+        for place in self._places:
+            child = place.child
+            if child is not None and child.fileno() in ready and child.poll() is not None:
+                self._buried(place, child)
+
+    def _buried(self, place: _Place, child: Child) -> None:
+        now = time.monotonic()
+        exit_status = child.poll() or 0
+        self._poll.unregister(child.fileno())
+        child.close()
+        place.child = None
+        seen = place.note.read()
+        self._tell(place, now, alive=False, exit_status=exit_status)
+        if self._leaving is not None and exit_status == 0:
+            return
+        ready_once = seen.state != "loading"
+        place.failed_loads = 0 if ready_once else place.failed_loads + 1
+        place.restarts += 1
+        pause = place.brake.died(finished=bool(seen.finished))
+        place.start_at = now + pause
+        self._journal.event(
+            "model process ended",
+            level="warning",
+            topic=self.settings.topic,
+            slot=place.index,
+            pid=child.pid,
+            exit=exit_status,
+            reason=place.reason or _word(exit_status),
+            batch=seen.begun if seen.begun != seen.finished else 0,
+            again_in_s=round(pause, 1),
+        )
+        if place.failed_loads >= LOAD_TRIES:
+            place.given_up = True
+            self._journal.event(
+                "slot given up",
+                level="error",
+                slot=place.index,
+                tries=place.failed_loads,
+                model=self.settings.model,
+            )
+
+    def _check(self, now: float) -> None:
+        """End what runs beyond its lease, and pass on what changed."""
+        for place in self._places:
+            if place.child is None:
+                continue
+            seen = place.note.read()
+            if seen.begun != seen.finished and seen.lease_until < time.monotonic_ns():
+                place.reason = "lease"
+                self._journal.event("lease over", level="warning", slot=place.index, pid=place.child.pid)
+                place.child.kill()
+            if seen.state != place.shown:
+                place.shown = seen.state
+                self._tell(place, now, alive=True)
+
+    def _tell(self, place: _Place, now: float, *, alive: bool, exit_status: int = 0) -> None:
+        seen = place.note.read()
+        report = Report(
+            place.incarnation,
+            alive,
+            seen.epoch,
+            seen.begun,
+            seen.finished,
+            exit_status,
+            "" if alive else place.reason or _word(exit_status),
+            place.restarts,
+            place.slot.gpu,
+            seen.state if alive else "dead",
+        )
+        self._perform(self._core.changed(report, now))
+
+    # --- the loop's parts --------------------------------------------------------------------------
+
+    def _heed(self) -> None:
+        os.read(self._wake, 64)
+        if self._leaving is not None:
+            self._running = False
+            return
+        self._leaving = time.monotonic() + self.settings.timing.drain
+        self._journal.event("leaving", waits_s=self.settings.timing.drain)
+        for place in self._places:
+            if place.child is not None:
+                place.child.order(DRAIN)
+
+    def _is_over(self) -> bool:
+        if self._leaving is not None:
+            return all(place.child is None for place in self._places) or time.monotonic() >= self._leaving
+        return all(place.given_up for place in self._places)
+
+    def _patience(self, now: float) -> int:
+        due = min(self._core.wakeup(), now + LOOK)
+        due = min([due, *(one.start_at for one in self._places if one.child is None and not one.given_up)])
+        return max(1, int((due - now) * 1000) + 1)
+
+    def _read(self, now: float) -> None:
+        for peer, socket in self._sockets.items():
+            while is_readable(socket):
+                envelope, frames = receive(socket)
+                try:
+                    message = decode(envelope, frames)
+                except wire.Malformed as error:
+                    self._journal.event("malformed message", level="warning", why=str(error))
+                    continue
+                self._perform(self._core.handle(peer, message, frames, now))
+
+    def _perform(self, actions: Sequence[Send]) -> None:
+        for action in actions:
+            send(self._sockets[action.peer], action.message, action.frames)
+
+
+def _word(exit_status: int) -> str:
+    if exit_status == LOAD_FAILED:
+        return "load failed"
+    if exit_status >= 0:
+        return "exit"
+    try:
+        return signal.Signals(-exit_status).name
+    except ValueError:
+        return f"signal {-exit_status}"
+
+
+def run(settings: WorkerSettings) -> int:
+    """Run the model processes of a worker until SIGTERM or SIGINT; the second signal ends them at once.
+
+    Raises :class:`ConfigError` for a GPU that is not there.
+    """
+    journal = Journal(settings.log_format, "worker", level=settings.log_level)
+    supervisor = Supervisor(settings, journal)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: supervisor.stop())
+    journal.event("worker started", version=version(), pid=os.getpid(), **describe(settings))
+    try:
+        return supervisor.run()
+    finally:
+        supervisor.close()
+        journal.event("worker ended")
+        journal.close()
