@@ -33,7 +33,7 @@ def test_defaults_are_those_of_the_design() -> None:
     assert BrokerSettings().frontend == ("tcp://127.0.0.1:5555",)
     assert BrokerSettings().backend == worker.backend == ("tcp://127.0.0.1:5556",)
     assert (worker.topic, worker.gpu, worker.num, worker.batch_size) == ("default", ("all",), 1, 32)
-    assert (worker.max_latency, worker.lease, worker.slots) == (0.010, 60.0, 2)
+    assert (worker.max_latency, worker.lease, worker.slots) == (0.010, None, 2)
     assert (BrokerSettings().batching, client.timeout) == ("eager", 30.0)
     assert (limits.topic_items, limits.topic_bytes) == (65_536, 2 << 30)
     assert (limits.client_items, limits.client_bytes) == (16_384, 512 << 20)

@@ -38,6 +38,9 @@ LOOK = 0.100
 LOAD_TRIES = 3
 """A model that fails to load this often in a row, on a slot that never served, will not load."""
 
+LOAD_PAUSE = 0.5
+"""Seconds before a failed load is tried again; it doubles: what was missing may be on its way."""
+
 GAVE_UP = 1
 """Exit status when no slot can be served."""
 
@@ -183,6 +186,8 @@ class Supervisor:
         place.failed_loads = 0 if ready_once else place.failed_loads + 1
         place.restarts += 1
         pause = place.brake.died(finished=bool(seen.finished))
+        if not ready_once:
+            pause = max(pause, LOAD_PAUSE * 2.0 ** (place.failed_loads - 1))
         place.start_at = now + pause
         self._journal.event(
             "model process ended",
