@@ -91,7 +91,8 @@ class ModelProcess:
             host=platform.node(),
             pid=os.getpid(),
         )
-        self._poll = select.poll()
+        # One for each thread: a poll object cannot be used by two at once.
+        self._poll, self._stand_in_poll = select.poll(), select.poll()
         self._busy: float | None = None
         """Since when the main thread has not read the sockets; None: it reads them now."""
         self._ended = threading.Event()
@@ -147,19 +148,19 @@ class ModelProcess:
         while not self._ended.is_set():
             with self._lock:
                 now = time.monotonic()
-                self._read(now)
-                self._perform(self._core.tick(now))
+                self._turn(now)
                 job, actions = self._core.begin(now)
                 self._perform(actions)
                 due = self._core.wakeup()
                 if job is None and self._core.is_drained():
                     return
             if job is not None:
+                self._busy = now
                 self._run_job(runner, job)
-                continue
-            self._busy = None
-            self._wait(due, now)
-            self._busy = time.monotonic()
+            elif not actions:
+                self._busy = None
+                self._wait(due, now)
+                self._busy = time.monotonic()
 
     def _run_job(self, runner: Runner, job: Job) -> None:
         gaps = {position for position, _ in job.dropped}
@@ -190,8 +191,11 @@ class ModelProcess:
         for index, endpoint in enumerate(self.spec.backend):
             socket = connect(self._context, endpoint, self.spec.timing)
             self._sockets[bytes([index])] = socket
-            self._poll.register(file_descriptor(socket), select.POLLIN)
-        self._poll.register(self._lifeline, select.POLLIN | select.POLLHUP)
+            for poll in (self._poll, self._stand_in_poll):
+                poll.register(file_descriptor(socket), select.POLLIN)
+        os.set_blocking(self._lifeline, False)
+        for poll in (self._poll, self._stand_in_poll):
+            poll.register(self._lifeline, select.POLLIN | select.POLLHUP)
         with self._lock:
             self._perform(self._core.start(time.monotonic()))
 
@@ -211,17 +215,23 @@ class ModelProcess:
                 continue
             due = self._core.wakeup()
             patience = max(0, int((due - now) * 1000) + 1)
-            ready = self._poll.poll(patience)
+            ready = self._stand_in_poll.poll(patience)
             if any(descriptor == self._lifeline for descriptor, _ in ready):
                 self._heed()
             with self._lock:
-                now = time.monotonic()
-                self._read(now)
-                self._perform(self._core.tick(now))
+                self._turn(time.monotonic())
+
+    def _turn(self, now: float) -> None:
+        # Tick first: the descriptor is edge-triggered, and what sending has swallowed is seen by reading after.
+        self._perform(self._core.tick(now))
+        self._read(now)
 
     def _heed(self) -> None:
         """Read the supervisor's order; the end of the lifeline is the supervisor's end."""
-        order = os.read(self._lifeline, 64)
+        try:
+            order = os.read(self._lifeline, 64)
+        except BlockingIOError:
+            return  # the other thread was first
         if not order:
             # No lock, no goodbye: whoever may hold them could hang, and an orphan must not live on.
             os._exit(0)
