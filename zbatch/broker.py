@@ -21,7 +21,16 @@ from zbatch.config import BrokerSettings, describe, version
 from zbatch.core.actions import Send
 from zbatch.core.broker import BrokerCore
 from zbatch.journal import Journal
-from zbatch.sockets import Bound, bind, is_readable, decode, receive_from, send_to, settle_process
+from zbatch.sockets import (
+    Bound,
+    bind,
+    is_readable,
+    decode,
+    receive_from,
+    send_to,
+    settle_allocator,
+    settle_collector,
+)
 
 FRONT, BACK = b"F", b"B"
 """A peer's name in the core is the letter of its side and its routing id: ids of two sockets may agree."""
@@ -227,12 +236,13 @@ def _shuffle_routing_ids() -> None:
 
 def run(settings: BrokerSettings) -> int:
     """Run a broker until SIGTERM or SIGINT; the second signal ends it at once."""
+    settle_allocator()
     journal = Journal(settings.log_format, "broker", level=settings.log_level)
     broker = Broker(settings, journal)
     broker.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: broker.stop())
-    settle_process()
+    settle_collector()
     journal.event("broker started", version=version(), pid=os.getpid(), **describe(settings))
     try:
         broker.run()

@@ -31,7 +31,16 @@ from zbatch.journal import Journal
 from zbatch.model import Context, LoadedModel, load
 from zbatch.processes import Note, die_with_parent
 from zbatch.runner import Runner, Work
-from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send, settle_process
+from zbatch.sockets import (
+    connect,
+    decode,
+    file_descriptor,
+    is_readable,
+    receive,
+    send,
+    settle_allocator,
+    settle_collector,
+)
 
 TAKE_OVER = 0.050
 """Seconds that the model runs before the second thread reads and beats for it; shorter runs never wake it."""
@@ -125,7 +134,7 @@ class ModelProcess:
         started = time.monotonic()
         model = load(spec.model, spec.args, Context(device=spec.device, index=spec.index, topic=spec.topic))
         model.warm_up()
-        settle_process()
+        settle_collector()
         offer = Offer(
             spec.topic,
             spec.batch_size,
@@ -272,6 +281,7 @@ def _chosen(values: Sequence[Any], places: Sequence[int] | None) -> Sequence[Any
 def main(config: int, note: int, lifeline: int) -> int:
     """Be the model process that a supervisor started with these descriptors."""
     die_with_parent()
+    settle_allocator()
     # Ctrl-C reaches the whole foreground group; what it means is the supervisor's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with os.fdopen(config, "rb") as stream:

@@ -35,6 +35,9 @@ HIGH_WATER = 256
 
 ACCEPT_QUEUE = 4_096
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
+"""Options of glibc's mallopt."""
+
 SEND_FLAGS = int(zmq.DONTWAIT)
 MORE_FLAGS = int(zmq.DONTWAIT | zmq.SNDMORE)
 EVENTS, READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
@@ -190,23 +193,27 @@ def decode(envelope: bytes, frames: Sequence[Any]) -> AnyMessage:
     return wire.decode(envelope, len(frames))
 
 
-def settle_process() -> None:
-    """Tune the memory of a process that moves messages all day: broker and worker call it at start.
+def settle_allocator() -> None:
+    """Tune the allocator of a process that moves messages all day; call it before the first socket is made.
 
-    libzmq allocates each large message; glibc would map and return it every time, 31 page faults an array.
-    Frozen objects and high thresholds keep the garbage collector out of the hot path, which makes no cycles.
+    libzmq allocates each large message, and glibc would map and return it every time: 31 page faults an
+    array of 588 KiB.  One arena for all threads, or libzmq's own would keep the old ways.
     """
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 20)
     if not sys.platform.startswith("linux"):
         return
     with suppress(OSError, AttributeError):
         mallopt = ctypes.CDLL(None).mallopt
-        for option, value in ((-3, 1 << 30), (-1, 256 << 20), (-8, 1)):
-            # M_MMAP_THRESHOLD (some versions allow 32 MiB at most), M_TRIM_THRESHOLD, M_ARENA_MAX.
-            if not mallopt(option, value) and option == -3:  # noqa: PLR2004
-                mallopt(option, 32 << 20)
+        if not mallopt(M_MMAP_THRESHOLD, 1 << 30):
+            mallopt(M_MMAP_THRESHOLD, 32 << 20)  # the most that some versions allow
+        mallopt(M_TRIM_THRESHOLD, 256 << 20)
+        mallopt(M_ARENA_MAX, 1)
+
+
+def settle_collector() -> None:
+    """Keep the garbage collector out of the hot path, which makes no cycles; call it when all is set up."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(50_000, 20, 20)
 
 
 def _settle(socket: zmq.Socket[bytes]) -> None:

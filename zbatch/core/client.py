@@ -8,7 +8,7 @@ killed at any time: after a new HELLO it says what it misses, and only that is s
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import groupby
@@ -46,6 +46,9 @@ WORD = 0.050
 """Seconds past a deadline in which the broker may still say which error it is; the caller has 100 ms."""
 
 GROUP_ITEMS = 1_024
+GROUP_BYTES = 256 << 10
+"""A group is handed on when all of it has arrived: large items in one group would wait for each other."""
+
 MESSAGE_BYTES = 1 << 20
 """A message is closed beyond this: one long message would hold up the beats behind it."""
 
@@ -176,6 +179,28 @@ class Sent:
     bucket: int = 0
     done: bytearray = field(default_factory=bytearray)
     """Which items of a whole call have their outcome."""
+
+
+def _parts(calls: list[Any]) -> Iterator[list[Any]]:
+    """Cut calls of one item that could share a group into groups of a bounded size."""
+    part: list[Any] = []
+    size = 0
+    for start in range(0, len(calls), GROUP_ITEMS):
+        some = calls[start : start + GROUP_ITEMS]
+        if some[0].buffers is None and sum(map(len, map(_ITEM, some))) <= GROUP_BYTES:
+            yield some
+            continue
+        for call in some:
+            own = len(call.item)
+            if call.buffers is not None:
+                own += sum(memoryview(frame).nbytes for frame in call.buffers[0])
+            if part and size + own > GROUP_BYTES:
+                yield part
+                part, size = [], 0
+            part.append(call)
+            size += own
+        yield part
+        part, size = [], 0
 
 
 class ClientCore:
@@ -337,8 +362,7 @@ class ClientCore:
             sent.buffers, sent.costs, sent.whole = first.buffers, costs, True
             self._hold(sent)
             return
-        for start in range(0, len(calls), GROUP_ITEMS):
-            part: list[Any] = calls[start : start + GROUP_ITEMS]
+        for part in _parts(calls):
             sent = Sent(topic, key, priority, part, list(map(_ITEM, part)), first.deadline, now)
             deadlines = list(map(_DEADLINE, part))
             if deadlines.count(deadlines[0]) != len(deadlines):

@@ -1,0 +1,258 @@
+"""``zbatch serve``: a broker and its workers as child processes of one supervisor.
+
+Each child is a process of its own, so a model that takes its worker down leaves the broker standing.  One
+that dies is started again, and held back if it does nothing but die; one that says by its exit status that
+it will not do better next time (wrong settings, a model that does not load) ends the whole, for whoever
+started it to see.  Workers leave before the broker does: what they still answer must reach its caller.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+from msgspec import structs
+
+from zbatch import broker, worker
+from zbatch.config import BrokerSettings, ServeSettings, WorkerSettings, version
+from zbatch.errors import ConfigError
+from zbatch.journal import Journal
+from zbatch.processes import Brake, Child, Note, die_with_parent
+
+FAILED = 1
+WRONG = 2
+
+STEADY = 60.0
+"""Seconds after which a child that dies was no failed start: its brake begins anew."""
+
+LAST_WORDS = 8.0
+"""Seconds that a broker gets to leave once its workers have; it waits less than that by itself."""
+
+SHORT = "/tmp"
+"""Where the private endpoint lies when the usual place for it has too long a path for a socket."""
+
+PATH_LENGTH = 60
+
+
+@dataclass(slots=True, eq=False)
+class _Part:
+    """The broker or one worker: what it is told, and the process that is it."""
+
+    role: str
+    name: str
+    settings: BrokerSettings | WorkerSettings
+    brake: Brake
+    note: Note
+    child: Child | None = None
+    started: float = 0.0
+    start_at: float = 0.0
+
+
+class Launcher:
+    """Keeps a broker and its workers alive."""
+
+    def __init__(self, settings: ServeSettings, journal: Journal) -> None:
+        self._settings = settings
+        self._journal = journal
+        self.home = Path(tempfile.mkdtemp(prefix="zbatch-", dir=_place_for_sockets()))
+        """Only this user may look into it: whoever reaches the backend can pose as a worker."""
+        private = f"ipc://{self.home}/backend"
+        listening = structs.replace(settings.broker, backend=(private, *settings.broker.backend))
+        self._broker = _Part("broker", "broker", listening, Brake(), Note.create())
+        self._workers = [
+            _Part(
+                "worker",
+                one.name or one.topic,
+                structs.replace(one, backend=(private,)),
+                Brake(),
+                Note.create(),
+            )
+            for one in settings.workers
+        ]
+        self._wake, self._alarm = os.pipe()
+        for descriptor in (self._wake, self._alarm):
+            os.set_blocking(descriptor, False)
+        self._poll = select.poll()
+        self._poll.register(self._wake, select.POLLIN)
+        self._orders = 0
+        self._leaves_until: float | None = None
+        """While the workers leave, and then while the broker does."""
+        self._status = 0
+
+    def stop(self) -> None:
+        """Leave: let what runs finish; called again: at once.  May be called from a signal handler."""
+        with contextlib.suppress(BlockingIOError):
+            os.write(self._alarm, b".")
+
+    def run(self) -> int:
+        """Supervise until stopped, or until a child gives up; return the exit status."""
+        while not self._is_over():
+            now = time.monotonic()
+            self._start_due(now)
+            ready = {descriptor for descriptor, _ in self._poll.poll(self._patience(now))}
+            if self._wake in ready:
+                self._orders += len(os.read(self._wake, 64))
+                self._leave()
+            for part in self._parts():
+                if part.child is not None and part.child.fileno() in ready:
+                    self._bury(part)
+            self._reap_strangers()
+        return self._status
+
+    def close(self) -> None:
+        """End whatever still runs and let go of everything."""
+        for part in self._parts():
+            if part.child is not None:
+                part.child.kill()
+                part.child.wait(LAST_WORDS)
+                part.child.close()
+                part.child = None
+            part.note.close()
+        os.close(self._wake)
+        os.close(self._alarm)
+        shutil.rmtree(self.home, ignore_errors=True)
+
+    def _parts(self) -> list[_Part]:
+        return [self._broker, *self._workers]
+
+    # --- start, death, restart ---------------------------------------------------------------------
+
+    def _start_due(self, now: float) -> None:
+        for part in self._parts():
+            if part.child is None and self._leaves_until is None and now >= part.start_at:
+                self._start(part, now)
+
+    def _start(self, part: _Part, now: float) -> None:
+        part.started = now
+        part.child = Child.spawn(
+            [sys.executable, "-m", "zbatch.launcher", part.role, part.name],
+            config=msgspec.json.encode(part.settings),
+            note=part.note,
+        )
+        self._poll.register(part.child.fileno(), select.POLLIN)
+
+    def _bury(self, part: _Part) -> None:
+        child, part.child = part.child, None
+        assert child is not None
+        status = child.wait(LAST_WORDS)
+        self._poll.unregister(child.fileno())
+        child.close()
+        if self._leaves_until is not None:
+            self._broker_leaves_last()
+            return
+        now = time.monotonic()
+        if status is not None and status > 0:
+            # It ended itself and said why: wrong settings, or a model that does not load after several tries.
+            self._journal.event(f"{part.role} gave up", level="error", name=part.name, exit=status)
+            self._status = WRONG if status == WRONG else FAILED
+            self._leave()
+            return
+        pause = part.brake.died(finished=now - part.started > STEADY)
+        part.start_at = now + pause
+        self._journal.event(
+            f"{part.role} died", level="warning", name=part.name, pid=child.pid, exit=status, again_in_s=pause
+        )
+
+    def _reap_strangers(self) -> None:
+        """As pid 1 of a container, bury the orphans that the kernel hands over."""
+        own = {part.child.pid for part in self._parts() if part.child is not None}
+        while os.getpid() == 1:
+            with contextlib.suppress(ChildProcessError):
+                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+                if dead is not None and dead.si_pid not in own:
+                    os.waitpid(dead.si_pid, 0)
+                    continue
+            return
+
+    # --- leaving -----------------------------------------------------------------------------------
+
+    def _leave(self) -> None:
+        now = time.monotonic()
+        if self._leaves_until is not None or self._orders > 1:
+            for part in self._parts():
+                if part.child is not None:
+                    part.child.kill()
+            self._leaves_until = min(self._leaves_until or now, now + LAST_WORDS)
+            return
+        longest = max(worker.settings.timing.drain for worker in self._workers)
+        self._leaves_until = now + longest + LAST_WORDS
+        self._journal.event("leaving", waits_s=longest)
+        for part in self._workers:
+            if part.child is not None:
+                part.child.terminate()
+        self._broker_leaves_last()
+
+    def _broker_leaves_last(self) -> None:
+        if self._broker.child is not None and all(part.child is None for part in self._workers):
+            self._broker.child.terminate()
+            self._leaves_until = time.monotonic() + LAST_WORDS
+
+    def _is_over(self) -> bool:
+        if self._leaves_until is None:
+            return False
+        return all(part.child is None for part in self._parts()) or time.monotonic() >= self._leaves_until
+
+    def _patience(self, now: float) -> int | None:
+        if self._leaves_until is not None:
+            due = self._leaves_until
+        else:
+            due = min((part.start_at for part in self._parts() if part.child is None), default=now + 3600.0)
+        return max(0, int((due - now) * 1000) + 1)
+
+
+def _place_for_sockets() -> str | None:
+    return None if len(tempfile.gettempdir()) <= PATH_LENGTH else SHORT
+
+
+def serve(settings: ServeSettings) -> int:
+    """Run a broker and workers until SIGTERM or SIGINT; the second signal ends them at once."""
+    journal = Journal(settings.broker.log_format, "serve", level=settings.broker.log_level)
+    launcher = Launcher(settings, journal)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: launcher.stop())
+    journal.event(
+        "serve started",
+        version=version(),
+        pid=os.getpid(),
+        home=launcher.home,
+        models=[f"{one.topic}: {one.model}" for one in settings.workers],
+    )
+    try:
+        return launcher.run()
+    finally:
+        launcher.close()
+        journal.event("serve ended")
+        journal.close()
+
+
+def main(role: str, config: int, lifeline: int) -> int:
+    """Be the child that a launcher started with these descriptors."""
+    # Ctrl-C reaches the whole foreground group; what it means is the launcher's to say.
+    os.setsid()
+    die_with_parent()
+    gone = select.poll()
+    gone.register(lifeline, select.POLLHUP)
+    if gone.poll(0):
+        return FAILED
+    with os.fdopen(config, "rb") as stream:
+        told = stream.read()
+    try:
+        if role == "broker":
+            return broker.run(msgspec.json.decode(told, type=BrokerSettings))
+        return worker.run(msgspec.json.decode(told, type=WorkerSettings))
+    except ConfigError as error:
+        sys.stderr.write(f"Error: {error}\n")
+        return WRONG
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], int(sys.argv[3]), int(sys.argv[5])))
