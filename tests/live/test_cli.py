@@ -2,87 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import IO
 
 import pytest
 
+from tests.live.shell import Zbatch, zbatch
+
 pytestmark = pytest.mark.live
 
-PATIENCE = 60.0
-"""Guards against hanging; measures nothing."""
-
-ROOT = Path(__file__).parents[2]
-
-
-class Zbatch:
-    """A zbatch command that runs; its stderr goes to a file, which can be waited on."""
-
-    def __init__(self, log: Path, *arguments: str) -> None:
-        self.log = log
-        with log.open("wb") as stderr:
-            self.process = start(*arguments, stderr=stderr)
-
-    def says(self, words: str, times: int = 1) -> str:
-        """Wait until stderr has these words; return the whole of it."""
-        until = time.monotonic() + PATIENCE
-        while (text := self.log.read_text()).count(words) < times:
-            assert self.process.poll() is None, text
-            assert time.monotonic() < until, text
-            time.sleep(0.01)
-        return text
-
-    def signal(self, number: int) -> None:
-        self.process.send_signal(number)
-
-    def ends(self) -> int:
-        return self.process.wait(PATIENCE)
-
-
 Start = Callable[..., Zbatch]
-
-
-def environment() -> dict[str, str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("ZBATCH_")}
-    return clean | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-
-
-def start(*arguments: str, stderr: IO[bytes]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "zbatch", *arguments]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=stderr, env=environment())
-
-
-def zbatch(*arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "zbatch", *arguments],
-        input=stdin,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        env=environment(),
-        check=False,
-    )
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Iterator[Start]:
-    """Start commands; whatever still runs at the end is killed."""
-    running: list[Zbatch] = []
-
-    def run(*arguments: str) -> Zbatch:
-        running.append(Zbatch(tmp_path / f"{len(running)}.log", *arguments))
-        return running[-1]
-
-    yield run
-    for one in running:
-        one.process.kill()
-        one.process.wait()
 
 
 @pytest.fixture

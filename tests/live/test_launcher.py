@@ -1,0 +1,144 @@
+"""``zbatch serve`` with real processes: it answers, survives its parts, and leaves nobody behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.live.shell import ROOT, Zbatch, all_end, zbatch
+
+pytestmark = pytest.mark.live
+
+Start = Callable[..., Zbatch]
+
+DOUBLER = f"{ROOT}/examples/doubler.py:Doubler"
+
+
+@pytest.fixture
+def frontend(tmp_path: Path) -> str:
+    return f"ipc://{tmp_path}/front"
+
+
+def ask(frontend: str, topic: str, *items: str) -> list[str]:
+    found = zbatch("predict", "--endpoint", frontend, topic, *items)
+    assert found.returncode == 0, found.stderr
+    return found.stdout.splitlines()
+
+
+def child(served: Zbatch, role: str) -> psutil.Process:
+    (found,) = [one for one in served.family() if f"zbatch.launcher {role}" in " ".join(one.cmdline())]
+    return found
+
+
+def test_serve_answers_and_leaves_on_sigterm_with_all_that_it_started(run: Start, frontend: str) -> None:
+    served = run("serve", DOUBLER, "--topic", "doubler", "--gpu", "cpu", "--frontend", frontend)
+    served.says("model ready")
+    assert ask(frontend, "doubler", "1", '"ab"') == ["2", '"abab"']
+    family = served.family()
+    home = Path(served.says("serve started").partition(" home=")[2].split()[0])
+    served.signal(signal.SIGTERM)
+    assert served.ends() == 0
+    assert all_end(family)
+    assert not home.exists()
+
+
+def test_a_broker_and_a_worker_that_are_killed_come_back(run: Start, frontend: str) -> None:
+    served = run("serve", DOUBLER, "--topic", "doubler", "--gpu", "cpu", "--frontend", frontend)
+    served.says("model ready")
+    child(served, "broker").kill()
+    assert ask(frontend, "doubler", "1") == ["2"]
+    served.says("broker started", times=2)
+    child(served, "worker").kill()
+    served.says("model ready", times=2)
+    assert ask(frontend, "doubler", "2") == ["4"]
+
+
+def test_no_process_outlives_a_launcher_that_is_killed(run: Start, frontend: str) -> None:
+    served = run("serve", DOUBLER, "--gpu", "cpu", "--num", "2", "--frontend", frontend)
+    served.says("model ready", times=2)
+    family = served.family()
+    assert len(family) >= 4
+    served.signal(signal.SIGKILL)
+    assert served.ends() == -signal.SIGKILL
+    assert all_end(family)
+
+
+def test_the_second_signal_ends_it_at_once(run: Start, frontend: str, tmp_path: Path) -> None:
+    model = tmp_path / "slow.py"
+    model.write_text(
+        "import time\ndef predict(batch):\n    print('asked', flush=True)\n    time.sleep(600)\n"
+    )
+    served = run("serve", f"{model}:predict", "--gpu", "cpu", "--frontend", frontend)
+    served.says("model ready")
+    client = run("predict", "--endpoint", frontend, "default", "1", "--timeout", "500s")
+    family = served.family()
+    served.signal(signal.SIGINT)
+    served.says("serve: leaving")
+    served.signal(signal.SIGINT)
+    served.ends()
+    assert all_end(family)
+    client.process.kill()
+
+
+def test_wrong_settings_of_a_part_end_it_with_a_sentence(run: Start, frontend: str) -> None:
+    run("serve", DOUBLER, "--gpu", "cpu", "--frontend", frontend).says("broker started")
+    second = zbatch("serve", DOUBLER, "--gpu", "cpu", "--frontend", frontend)
+    assert second.returncode == 2
+    assert "another broker listens there" in second.stderr
+    assert "Traceback" not in second.stderr
+
+
+def test_a_model_that_does_not_load_ends_it(frontend: str) -> None:
+    found = zbatch("serve", "nowhere.py:Model", "--gpu", "cpu", "--frontend", frontend)
+    assert found.returncode in (1, 2)
+    assert "nowhere.py" in found.stderr
+
+
+def test_a_gpu_that_is_not_there_ends_it_at_once(frontend: str) -> None:
+    found = zbatch("serve", DOUBLER, "--gpu", "77", "--frontend", frontend)
+    assert found.returncode == 2
+    assert "77" in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "questions"),
+    [
+        ("one_host.toml", {"doubler": "2"}),
+        ("cpu.toml", {"doubler": "2"}),
+        ("two_models.toml", {"doubler": "2", "shout": '"1"'}),
+    ],
+)
+def test_every_example_file_starts_and_answers(
+    run: Start, frontend: str, name: str, questions: dict[str, str]
+) -> None:
+    served = run("serve", "--config", f"{ROOT}/configs/{name}", "--frontend", frontend)
+    for topic, answer in questions.items():
+        item = "1" if topic == "doubler" else '"1"'
+        assert ask(frontend, topic, item) == [answer]
+    served.signal(signal.SIGTERM)
+    assert served.ends() == 0
+
+
+def test_the_farm_starts_part_by_part(run: Start, frontend: str, tmp_path: Path) -> None:
+    file = ("--config", f"{ROOT}/configs/farm.toml")
+    backend = ("--backend", f"ipc://{tmp_path}/back")
+    broker = run("broker", *file, "--frontend", frontend, *backend)
+    workers = [run("worker", *file, "--name", one, "--gpu", "cpu", *backend) for one in ("large", "small")]
+    for one in workers:
+        one.says("model ready")
+    assert ask(frontend, "doubler", "1") == ["2"]
+    for one in [*workers, broker]:
+        one.signal(signal.SIGTERM)
+        assert one.ends() == 0
+
+
+def test_status_shows_the_workers_of_this_host(run: Start, frontend: str) -> None:
+    run("serve", DOUBLER, "--topic", "doubler", "--gpu", "cpu", "--frontend", frontend).says("model ready")
+    assert ask(frontend, "doubler", "1") == ["2"]
+    assert zbatch("status", "--check", "--topic", "doubler", "--endpoint", frontend).returncode == 0
+    assert os.uname().nodename in zbatch("status", "--endpoint", frontend).stdout
