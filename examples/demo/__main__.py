@@ -111,7 +111,7 @@ def run(plan: Plan, folder: Path) -> int:
     print(f"\n3. What the answers look like ({len(SENTENCES)} sentences, those nearest to a question)")
     print_answers(QUESTIONS, answers, SENTENCES, vectors)
     compare_vectors(np.array(ready["vectors"]), vectors)
-    print(f"\n4. How large the batches became (at most {BATCH_SIZE}; counted by the model processes)")
+    print(f"\n4. How many sentences were in a batch (at most {BATCH_SIZE}; counted by the model processes)")
     print_batches(batches, BATCH_SIZE)
     print(f"    the broker's own count since it started: {broker_count(status)}")
     where = f"{gpus} GPU" if gpus else f"{ready['cores']} CPU cores"
@@ -225,7 +225,8 @@ def compare_vectors(alone: np.ndarray[Any, Any], batched: np.ndarray[Any, Any]) 
 def broker_count(status: dict[str, Any]) -> str:
     """Return the broker's own words on its batches."""
     topic = status["topics"][TOPIC]
-    return f"{topic['batches']} batches, {topic['mean_batch']} per batch, closed because {topic['closed']}"
+    closed = ", ".join(f"{count} because {why}" for why, count in sorted(topic["closed"].items()))
+    return f"{topic['batches']} batches, {topic['mean_batch']} per batch; closed {closed}"
 
 
 def read_sizes(path: Path) -> list[int]:

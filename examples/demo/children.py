@@ -105,9 +105,12 @@ class Children:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End all, and look whether any of them or of theirs is left."""
+        # A second Ctrl-C must not stop the stopping; what hangs is killed anyway.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
         family = list(self._descendants())
         for child in reversed(self.all):
             end(child.process)
+        signal.signal(signal.SIGINT, before)
         _, left = psutil.wait_procs(family, timeout=5.0)
         self.left_behind = len(left)
         for process in left:
@@ -144,7 +147,8 @@ def wait_until(what: str, ready: Any, children: Sequence[Child], timeout: float 
             child.require_alive()
         now = time.monotonic()
         if now - began > timeout:
-            raise Trouble(f"waited {timeout:.0f} s for {what}")
+            words = "\n".join(f"  {child.title} said last:\n{child.last_words()}" for child in children)
+            raise Trouble(f"waited {timeout:.0f} s, and still {what}\n{words}")
         if now - shown > 2.0:
             shown = now
             print(f"    ... {what}: {now - began:.0f} s", flush=True)

@@ -35,7 +35,7 @@ def print_batches(sizes: Sequence[int], batch_size: int) -> None:
     most = max([*counts, 1])
     for low, high, count in zip(bounds, bounds[1:], counts, strict=False):
         label = f"{low}" if high == low + 1 else f"{low}-{high - 1}"
-        print(f"    {label:>6} sentences  {count:5d} batches  {'#' * round(BAR * count / most)}".rstrip())
+        print(f"    {label:>6}  {count:5d} batches  {'#' * round(BAR * count / most)}".rstrip())
     print(
         f"    {sum(sizes)} sentences in {len(sizes)} batches: {sum(sizes) / max(1, len(sizes)):.1f} per batch"
     )
