@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from examples.demo.callers import Answered
 from examples.demo.children import Child, Children, Trouble, wait_until
 from examples.demo.corpus import QUESTIONS, SENTENCES
 from examples.demo.report import print_answers, print_batches, print_comparison, rate
@@ -101,7 +102,7 @@ def run(plan: Plan, folder: Path) -> int:
         before = len(read_sizes(sizes))
         asked = ask_zbatch(children, plan, frontend)
         batches = read_sizes(sizes)[before:]
-        with ZClient(frontend, topic=TOPIC) as client:
+        with ZClient[str, Answered](frontend, topic=TOPIC) as client:
             vectors = np.array(client.predict(SENTENCES))
             answers = [client.predict_one(question) for question in QUESTIONS]
         status = json.loads(subprocess.check_output([*zbatch(), "status", "--json"], env=environment))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 
-from examples.demo.callers import run_callers
+from examples.demo.callers import Answered, run_callers
 from examples.demo.corpus import SENTENCES
 from zbatch import ZClient
 
@@ -17,7 +17,7 @@ from zbatch import ZClient
 def main() -> None:
     """Ask until the time is over."""
     endpoint, topic, seconds, callers = sys.argv[1], sys.argv[2], float(sys.argv[3]), int(sys.argv[4])
-    with ZClient(endpoint, topic=topic) as client:
+    with ZClient[str, Answered](endpoint, topic=topic) as client:
         client.predict_one(SENTENCES[0])
         print(json.dumps({"event": "ready"}), flush=True)
         sys.stdin.readline()
