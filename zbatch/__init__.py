@@ -1,1 +1,104 @@
-"""zbatch: many callers, one batch.  A ZeroMQ cluster that batches model requests across processes and hosts."""
+"""zbatch: many callers, one batch.
+
+A ZeroMQ cluster that gathers the items that any number of processes ask for, forms batches for each model
+and runs them on whichever worker is free.  Names are loaded when they are first used, so that a web process
+pays for what it uses.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from zbatch.aio import AsyncZClient
+    from zbatch.calls import Future
+    from zbatch.client import ZClient
+    from zbatch.embedded import local
+    from zbatch.errors import (
+        BadInput,
+        BadOutput,
+        BadRequest,
+        BatchError,
+        BrokerUnreachable,
+        Cancelled,
+        ClientClosed,
+        ConfigError,
+        DeadlineExceeded,
+        Forbidden,
+        ModelFailed,
+        NoWorkers,
+        Overloaded,
+        PoisonItem,
+        ProtocolMismatch,
+        TooLarge,
+        Unauthorized,
+        UnknownTopic,
+        WorkerLost,
+        ZbatchError,
+    )
+    from zbatch.model import Context, ManagedModel, Model
+    from zbatch.runner import current_batch, progress
+
+    __version__: str
+
+__all__ = [
+    "AsyncZClient",
+    "BadInput",
+    "BadOutput",
+    "BadRequest",
+    "BatchError",
+    "BrokerUnreachable",
+    "Cancelled",
+    "ClientClosed",
+    "ConfigError",
+    "Context",
+    "DeadlineExceeded",
+    "Forbidden",
+    "Future",
+    "ManagedModel",
+    "Model",
+    "ModelFailed",
+    "NoWorkers",
+    "Overloaded",
+    "PoisonItem",
+    "ProtocolMismatch",
+    "TooLarge",
+    "Unauthorized",
+    "UnknownTopic",
+    "WorkerLost",
+    "ZClient",
+    "ZbatchError",
+    "__version__",
+    "current_batch",
+    "local",
+    "progress",
+]
+
+_HOMES = {
+    "AsyncZClient": "aio",
+    "Future": "calls",
+    "ZClient": "client",
+    "local": "embedded",
+    "Context": "model",
+    "ManagedModel": "model",
+    "Model": "model",
+    "current_batch": "runner",
+    "progress": "runner",
+}
+"""Where a name lives, unless it is an error."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'zbatch' has no attribute {name!r}")
+    if name == "__version__":
+        found: Any = import_module("zbatch.config").version()
+    else:
+        found = getattr(import_module(f"zbatch.{_HOMES.get(name, 'errors')}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,6 +7,7 @@ does not take is kept in a bounded outbox.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import time
@@ -24,8 +25,8 @@ from zbatch.journal import Journal
 from zbatch.sockets import (
     Bound,
     bind,
-    is_readable,
     decode,
+    is_readable,
     receive_from,
     send_to,
     settle_allocator,
@@ -229,8 +230,6 @@ class _Outbox:
 def _shuffle_routing_ids() -> None:
     # libzmq counts routing ids up from one rand() of the C library, which is the same in every process until
     # it is seeded; a guessed id of a peer that left could be taken over.
-    import ctypes
-
     ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4), "big"))
 
 

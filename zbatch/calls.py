@@ -14,11 +14,14 @@ from numbers import Real
 from typing import Any, Protocol, TypeVar
 
 from zbatch import notation, payload
-from zbatch.core.client import Call
+from zbatch.core.calls import Answered, Call, Failed, Finished
 from zbatch.errors import BadOutput, BadRequest, BatchError, Cancelled, TooLarge, ZbatchError, from_fault
 from zbatch.messages import Fault
 
 Out = TypeVar("Out")
+
+WINDOW = 1_000
+"""Items that ``map`` keeps in flight: enough to fill batches of any worker, few enough to hold in memory."""
 
 GRID_BITS = 7
 """Deadlines are rounded down to a grid of at most 1/64 of the timeout, so that calls with one timeout share
@@ -44,7 +47,12 @@ class Asking:
     """The checks and defaults that a client applies to each request."""
 
     def __init__(
-        self, topic: str, timeout: float, *, encode: Encode = payload.encode, message_bytes: int = 256 << 20
+        self,
+        topic: str,
+        timeout: float,
+        *,
+        encode: Encode = payload.encode,
+        message_bytes: int | None = 256 << 20,
     ) -> None:
         self.topic = notation.topic(topic)
         self.timeout = _checked_timeout(timeout)
@@ -81,7 +89,7 @@ class Asking:
         costs = None if cost is None else _costs(cost, len(items))
         if len(items) == 1:
             encoded, frames = self._encode(items[0])
-            if frames or len(encoded) > self.message_bytes:
+            if frames or (self.message_bytes and len(encoded) > self.message_bytes):
                 self._check_size([encoded], [frames])
             call.prepare(
                 topic,
@@ -96,7 +104,8 @@ class Asking:
         both = [self._encode(item) for item in items]
         payloads = [one for one, _ in both]
         buffers = [frames for _, frames in both] if any(frames for _, frames in both) else None
-        self._check_size(payloads, buffers)
+        if self.message_bytes:
+            self._check_size(payloads, buffers)
         call.prepare(topic, payloads, buffers, deadline, priority=priority, key=key, costs=costs)
 
     def _admit_topic(self, topic: str) -> None:
@@ -109,7 +118,7 @@ class Asking:
         size = sum(map(len, payloads))
         if buffers is not None:
             size += sum(memoryview(frame).nbytes for frames in buffers for frame in frames)
-        if size > self.message_bytes:
+        if self.message_bytes and size > self.message_bytes:
             raise TooLarge(
                 f"the request has {size:,} bytes, a message may have {self.message_bytes:,}: "
                 "send fewer items at a time, or raise the broker's limits.message_bytes"
@@ -244,7 +253,7 @@ class Future(concurrent.futures.Future[list[Out]], Call):
         return self._phase == _CANCELLED
 
     def running(self) -> bool:
-        """Return whether it waits for its outcome: whether the model already has it cannot be seen from here."""
+        """Return whether it waits for its outcome; whether the model has it cannot be seen from here."""
         return self._phase == _WAITING
 
     def cancel(self) -> bool:
@@ -393,6 +402,30 @@ class Future(concurrent.futures.Future[list[Out]], Call):
         return f"<zbatch.Future {('waiting', 'settled', 'cancelled')[self._phase]}>"
 
 
+def settle(action: Answered | Finished | Failed) -> list[Future[Any]]:
+    """Give calls their outcomes; return the futures that somebody waits for."""
+    told: list[Any] = []
+    if isinstance(action, Answered):
+        if action.buffers is None:
+            for call, output in zip(action.calls, action.outputs, strict=False):
+                if call is not None and not call._phase and call.settle(output):  # type: ignore[attr-defined]
+                    told.append(call)
+            return told
+        for call, output, own in zip(action.calls, action.outputs, action.buffers, strict=False):
+            if call is not None and not call._phase and call.settle(output, own):  # type: ignore[attr-defined]
+                told.append(call)
+    elif isinstance(action, Finished):
+        future: Any = action.call
+        if not future.done() and future.settle_all():
+            told.append(future)
+    else:
+        for failed in action.calls:
+            future = failed
+            if not future.done() and future.settle_fault(action.fault):
+                told.append(future)
+    return told
+
+
 _making = threading.Lock()
 
 
@@ -422,10 +455,7 @@ def _check_words(key: str, priority: int) -> None:
 
 
 def _costs(cost: float | Sequence[float], count: int) -> list[float]:
-    if isinstance(cost, Real):
-        costs = [float(cost)] * count
-    else:
-        costs = [float(one) for one in cost]  # type: ignore[union-attr]
+    costs = [float(cost)] * count if isinstance(cost, Real) else list(map(float, cost))  # type: ignore[arg-type]
     if len(costs) != count:
         raise BadRequest(f"{len(costs)} costs for {count} items; wanted one number, or one for each item")
     if not all(0 <= one < math.inf for one in costs):

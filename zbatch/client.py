@@ -23,18 +23,16 @@ from typing import Any, Generic, TypeVar
 import zmq
 
 from zbatch import payload, wire
-from zbatch.calls import Asking, Future, rows
+from zbatch.calls import WINDOW, Asking, Future, rows, settle
 from zbatch.config import Timing, client_endpoints
 from zbatch.core.actions import Send
-from zbatch.core.client import Action, Answered, ClientCore, Failed, Finished, Shown
+from zbatch.core.calls import Action, Shown
+from zbatch.core.client import ClientCore
 from zbatch.errors import BrokerUnreachable, ClientClosed, to_fault
 from zbatch.sockets import connect, decode, is_readable, receive, send
 
 In = TypeVar("In")
 Out = TypeVar("Out")
-
-WINDOW = 1_000
-"""Items that ``map`` keeps in flight: enough to fill batches of any worker, little enough to hold in memory."""
 
 LINGER = 0.002
 """Seconds that the thread stays at the helm with nothing open, where several callers come and go."""
@@ -337,7 +335,7 @@ class _Line:
     def _call_thread(self) -> None:
         if self._thread is None:
             with self._starting:
-                if self._thread is None and not self.closed:  # another may have been first
+                if self._thread is None and not self.closed:  # type: ignore[redundant-expr]  # another was first
                     self._thread = threading.Thread(target=self._run, name="zbatch-client", daemon=True)
                     self._thread.start()
         self._ring()
@@ -444,7 +442,7 @@ class _Line:
                     answer.came.set()
             else:
                 with self._settling:
-                    told = _settle(action)
+                    told = settle(action)
                 for future in told:
                     future.announce()
 
@@ -519,30 +517,6 @@ class _Answer:
     def __init__(self) -> None:
         self.came = threading.Event()
         self.snapshot = b""
-
-
-def _settle(action: Answered | Finished | Failed) -> list[Future[Any]]:
-    """Give calls their outcomes; return the futures that somebody waits for."""
-    told: list[Any] = []
-    if isinstance(action, Answered):
-        if action.buffers is None:
-            for call, output in zip(action.calls, action.outputs, strict=False):
-                if call is not None and not call._phase and call.settle(output):  # type: ignore[attr-defined]
-                    told.append(call)
-            return told
-        for call, output, own in zip(action.calls, action.outputs, action.buffers, strict=False):
-            if call is not None and not call._phase and call.settle(output, own):  # type: ignore[attr-defined]
-                told.append(call)
-    elif isinstance(action, Finished):
-        future: Any = action.call
-        if not future.done() and future.settle_all():
-            told.append(future)
-    else:
-        for failed in action.calls:
-            future = failed
-            if not future.done() and future.settle_fault(action.fault):
-                told.append(future)
-    return told
 
 
 def _encode_copied(item: Any) -> tuple[bytes, Sequence[Any]]:

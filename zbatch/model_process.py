@@ -231,7 +231,7 @@ class ModelProcess:
                 self._turn(time.monotonic())
 
     def _turn(self, now: float) -> None:
-        # Tick first: the descriptor is edge-triggered, and what sending has swallowed is seen by reading after.
+        # Tick first: the descriptor is edge-triggered, and reading sees what sending has swallowed.
         self._perform(self._core.tick(now))
         self._read(now)
 

@@ -144,7 +144,7 @@ class Child:
         config: bytes | None = None,
         note: Note | None = None,
     ) -> Child:
-        """Start a child.  With a config and a note it gets three descriptors as arguments: config, note, lifeline.
+        """Start a child; with a config and a note, their descriptors and its lifeline's are its last arguments.
 
         Call it from the main thread: the kernel's parent-death signal follows the thread that forks.
         """

@@ -268,8 +268,8 @@ class WorkerSettings(Settings, frozen=True):
     """The longest an item waits for company while a worker is idle; 0: never."""
 
     lease: Seconds | None = None
-    """The longest a batch may run before its process is killed; zbatch.progress() renews it.  None: two thirds
-    of the longest time that is left in the batch, but at least 20 s and at most 60 s."""
+    """The longest a batch may run before its process is killed; zbatch.progress() renews it.  None: two
+    thirds of the longest time that is left in the batch, but at least 20 s and at most 60 s."""
 
     slots: Whole = 2
     """Batches that a model process may hold: one runs, the others are on their way."""

@@ -18,6 +18,11 @@ from typing import Any
 
 import zmq
 
+try:
+    import fcntl
+except ImportError:  # Windows, where only clients run
+    fcntl = None  # type: ignore[assignment]
+
 from zbatch import wire
 from zbatch.config import Timing
 from zbatch.errors import ConfigError
@@ -31,7 +36,7 @@ HANDSHAKE = 10_000
 """Milliseconds: ten thousand clients that come back at once must all get through."""
 
 HIGH_WATER = 256
-"""Messages in a peer's pipe; a message carries a whole turn's outcomes, so a reader this far behind is slow."""
+"""Messages in a peer's pipe; one carries a whole turn's outcomes, so a reader this far behind is slow."""
 
 ACCEPT_QUEUE = 4_096
 
@@ -53,7 +58,7 @@ def connect(context: zmq.Context[Any], endpoint: str, timing: Timing) -> zmq.Soc
     socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
     _settle(socket)
     # libzmq has no jitter of its own once the longest interval is set: a thousand peers would come together.
-    jitter = random.uniform(0.5, 1.5)  # noqa: S311
+    jitter = random.uniform(0.5, 1.5)
     socket.setsockopt(zmq.RECONNECT_IVL, max(1, int(timing.reconnect * 1000 * jitter)))
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, max(1, int(timing.reconnect_max * 1000 * jitter * 0.6)))
     try:
@@ -119,8 +124,6 @@ class Bound:
 
     def _lock(self, path: Path) -> None:
         # libzmq takes over the path of a living listener without a word; a lock beside it says who is first.
-        import fcntl
-
         try:
             lock = path.with_name(path.name + ".lock")
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -184,7 +187,7 @@ def is_readable(socket: zmq.Socket[bytes]) -> bool:
 
 
 def file_descriptor(socket: zmq.Socket[bytes]) -> int:
-    """Return what to poll for input; it is edge-triggered, so look with :func:`is_readable` after each use."""
+    """Return what to poll for input; it is edge-triggered: look with :func:`is_readable` after each use."""
     return int(socket.getsockopt(zmq.FD))
 
 

@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from msgspec import Struct
-
 from zbatch.config import Timing
 from zbatch.core import intervals
 from zbatch.core.actions import Send
+from zbatch.core.calls import Action, Answered, Call, Failed, Finished, Sent, Shown
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.intervals import Range
 from zbatch.core.session import Mint, Session
@@ -55,152 +53,9 @@ MESSAGE_BYTES = 1 << 20
 RANGES = 4_096
 
 
-class Call:
-    """One request of a caller: its items on the way out, its outcome on the way in."""
-
-    __slots__ = (
-        "buffers",
-        "closed",
-        "costs",
-        "deadline",
-        "faults",
-        "group",
-        "item",
-        "items",
-        "left",
-        "mark",
-        "outputs",
-    )
-
-    mark: tuple[Any, ...]
-    """What calls must share to travel together."""
-    item: bytes
-    """The payload of a call of one item."""
-    items: Sequence[bytes] | None
-    """The payloads of a call of several."""
-    buffers: Sequence[Sequence[Any]] | None
-    costs: Sequence[float] | None
-    deadline: float
-    group: Sent | None
-    outputs: list[Any]
-    faults: dict[int, Fault] | None
-    left: int
-    closed: bool
-
-    def prepare(
-        self,
-        topic: str,
-        items: Sequence[bytes],
-        buffers: Sequence[Sequence[Any]] | None,
-        deadline: float,
-        *,
-        priority: int = 0,
-        key: str = "",
-        costs: Sequence[float] | None = None,
-        alone: bool = False,
-    ) -> None:
-        """Say what is asked; a call ``alone`` shares its group with no other."""
-        self.group = None
-        self.closed = False
-        self.faults = None
-        self.deadline = deadline
-        self.buffers = buffers
-        self.costs = costs
-        if len(items) == 1 and not alone:
-            self.item = items[0]
-            self.items = None
-            self.mark = (topic, key, priority, buffers is None, costs is None)
-        else:
-            self.items = items
-            self.left = len(items)
-            self.outputs = [None] * len(items)
-            self.mark = (topic, key, priority, self)
-
-
-class Answered(Struct, frozen=True, gc=False):
-    """These calls of one item each have their output; a None among them no longer waits."""
-
-    calls: Sequence[Call | None]
-    outputs: Sequence[Any]
-    buffers: Sequence[Sequence[Any]] | None = None
-
-
-class Finished(Struct, frozen=True, gc=False):
-    """Every item of this call has its outcome: ``outputs`` ((output, buffers) pairs) and ``faults``."""
-
-    call: Call
-
-
-class Failed(Struct, frozen=True, gc=False):
-    """These calls end in one error."""
-
-    calls: Sequence[Call]
-    fault: Fault
-
-
-class Shown(Struct, frozen=True, gc=False):
-    """The broker's status came."""
-
-    snapshot: bytes
-
-
-Action = Send | Answered | Finished | Failed | Shown
-
 _MARK = attrgetter("mark")
 _ITEM = attrgetter("item")
 _DEADLINE = attrgetter("deadline")
-
-
-@dataclass(slots=True, eq=False)
-class Sent:
-    """A group, from its first sending to its last outcome."""
-
-    topic: str
-    key: str
-    priority: int
-    calls: list[Call | None]
-    """One a single item, or the one call of several."""
-    items: Sequence[bytes]
-    deadline: float
-    """The earliest that is still waited for."""
-    made: float
-    deadlines: list[float] | None = None
-    """One an item, where they differ."""
-    buffers: Sequence[Sequence[Any]] | None = None
-    costs: list[float] | None = None
-    whole: bool = False
-    base: int = 0
-    open: int = 0
-    size: int = 0
-    conn: bytes = b""
-    number: int = 0
-    times: int = 0
-    """How often it was sent."""
-    bucket: int = 0
-    done: bytearray = field(default_factory=bytearray)
-    """Which items of a whole call have their outcome."""
-
-
-def _parts(calls: list[Any]) -> Iterator[list[Any]]:
-    """Cut calls of one item that could share a group into groups of a bounded size."""
-    part: list[Any] = []
-    size = 0
-    for start in range(0, len(calls), GROUP_ITEMS):
-        some = calls[start : start + GROUP_ITEMS]
-        if some[0].buffers is None and sum(map(len, map(_ITEM, some))) <= GROUP_BYTES:
-            yield some
-            continue
-        for call in some:
-            own = len(call.item)
-            if call.buffers is not None:
-                own += sum(memoryview(frame).nbytes for frame in call.buffers[0])
-            if part and size + own > GROUP_BYTES:
-                yield part
-                part, size = [], 0
-            part.append(call)
-            size += own
-        yield part
-        part, size = [], 0
 
 
 class ClientCore:
@@ -362,7 +217,7 @@ class ClientCore:
             sent.buffers, sent.costs, sent.whole = first.buffers, costs, True
             self._hold(sent)
             return
-        for part in _parts(calls):
+        for part in self._parts(calls):
             sent = Sent(topic, key, priority, part, list(map(_ITEM, part)), first.deadline, now)
             deadlines = list(map(_DEADLINE, part))
             if deadlines.count(deadlines[0]) != len(deadlines):
@@ -374,13 +229,37 @@ class ClientCore:
                 sent.costs = [call.costs[0] for call in part]
             self._hold(sent)
 
+    def _parts(self, calls: list[Any]) -> Iterator[list[Any]]:
+        """Cut calls of one item that could share a group into groups of a bounded size."""
+        for start in range(0, len(calls), GROUP_ITEMS):
+            some = calls[start : start + GROUP_ITEMS]
+            if some[0].buffers is None and self.size_of(list(map(_ITEM, some)), None) <= GROUP_BYTES:
+                yield some
+                continue
+            part: list[Any] = []
+            size = 0
+            for call in some:
+                own = self.size_of((call.item,), call.buffers)
+                if part and size + own > GROUP_BYTES:
+                    yield part
+                    part, size = [], 0
+                part.append(call)
+                size += own
+            yield part
+
+    @staticmethod
+    def size_of(items: Sequence[Any], buffers: Sequence[Sequence[Any]] | None) -> int:
+        """Return the bytes of encoded items and their buffers."""
+        size = sum(map(len, items))
+        if buffers is not None:
+            size += sum(memoryview(frame).nbytes for frames in buffers for frame in frames)
+        return size
+
     def _hold(self, sent: Sent) -> None:
         count = len(sent.items)
         sent.base = self._next
         sent.open = count
-        sent.size = sum(map(len, sent.items))
-        if sent.buffers is not None:
-            sent.size += sum(memoryview(frame).nbytes for frames in sent.buffers for frame in frames)
+        sent.size = self.size_of(sent.items, sent.buffers)
         if sent.whole:
             sent.done = bytearray(count)
         for call in sent.calls:

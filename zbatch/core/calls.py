@@ -1,0 +1,138 @@
+"""What a caller waits for, the group it travels in, and what a client's core tells its body.
+
+A call is one request: its items on the way out, its outcome on the way in.  What happens to it is decided
+in ``client.py`` beside this file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from msgspec import Struct
+
+from zbatch.core.actions import Send
+from zbatch.messages import Fault
+
+
+class Call:
+    """One request of a caller: its items on the way out, its outcome on the way in."""
+
+    __slots__ = (
+        "buffers",
+        "closed",
+        "costs",
+        "deadline",
+        "faults",
+        "group",
+        "item",
+        "items",
+        "left",
+        "mark",
+        "outputs",
+    )
+
+    mark: tuple[Any, ...]
+    """What calls must share to travel together."""
+    item: bytes
+    """The payload of a call of one item."""
+    items: Sequence[bytes] | None
+    """The payloads of a call of several."""
+    buffers: Sequence[Sequence[Any]] | None
+    costs: Sequence[float] | None
+    deadline: float
+    group: Sent | None
+    outputs: list[Any]
+    faults: dict[int, Fault] | None
+    left: int
+    closed: bool
+
+    def prepare(
+        self,
+        topic: str,
+        items: Sequence[bytes],
+        buffers: Sequence[Sequence[Any]] | None,
+        deadline: float,
+        *,
+        priority: int = 0,
+        key: str = "",
+        costs: Sequence[float] | None = None,
+        alone: bool = False,
+    ) -> None:
+        """Say what is asked; a call ``alone`` shares its group with no other."""
+        self.group = None
+        self.closed = False
+        self.faults = None
+        self.deadline = deadline
+        self.buffers = buffers
+        self.costs = costs
+        if len(items) == 1 and not alone:
+            self.item = items[0]
+            self.items = None
+            self.mark = (topic, key, priority, buffers is None, costs is None)
+        else:
+            self.items = items
+            self.left = len(items)
+            self.outputs = [None] * len(items)
+            self.mark = (topic, key, priority, self)
+
+
+class Answered(Struct, frozen=True, gc=False):
+    """These calls of one item each have their output; a None among them no longer waits."""
+
+    calls: Sequence[Call | None]
+    outputs: Sequence[Any]
+    buffers: Sequence[Sequence[Any]] | None = None
+
+
+class Finished(Struct, frozen=True, gc=False):
+    """Every item of this call has its outcome: ``outputs`` ((output, buffers) pairs) and ``faults``."""
+
+    call: Call
+
+
+class Failed(Struct, frozen=True, gc=False):
+    """These calls end in one error."""
+
+    calls: Sequence[Call]
+    fault: Fault
+
+
+class Shown(Struct, frozen=True, gc=False):
+    """The broker's status came."""
+
+    snapshot: bytes
+
+
+Action = Send | Answered | Finished | Failed | Shown
+
+
+@dataclass(slots=True, eq=False)
+class Sent:
+    """A group, from its first sending to its last outcome."""
+
+    topic: str
+    key: str
+    priority: int
+    calls: list[Call | None]
+    """One a single item, or the one call of several."""
+    items: Sequence[bytes]
+    deadline: float
+    """The earliest that is still waited for."""
+    made: float
+    deadlines: list[float] | None = None
+    """One an item, where they differ."""
+    buffers: Sequence[Sequence[Any]] | None = None
+    costs: list[float] | None = None
+    whole: bool = False
+    base: int = 0
+    open: int = 0
+    size: int = 0
+    conn: bytes = b""
+    number: int = 0
+    times: int = 0
+    """How often it was sent."""
+    bucket: int = 0
+    done: bytearray = field(default_factory=bytearray)
+    """Which items of a whole call have their outcome."""
