@@ -1,7 +1,9 @@
 """What the user writes, and how a name like ``pkg.mod:Name`` or ``path/file.py:Name`` becomes a model.
 
-A model is a function ``predict(batch)``, an object or a class with one, or a :class:`ManagedModel`.  Running
-it on a batch, and what its failures mean, is ``runner.py``'s business.
+A model is a function ``predict(batch)``, an object or a class with one, or a :class:`ManagedModel`.  What the
+person who starts a worker got wrong (a path, a name, an argument) becomes a sentence; what the model's own
+code raises passes through with its traceback.  Running it on batches, and what its failures mean, is
+``runner.py``'s business.
 """
 
 from __future__ import annotations
@@ -11,8 +13,9 @@ import importlib
 import importlib.util
 import inspect
 import os
+import pkgutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -27,7 +30,15 @@ In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
 
 MISSING: Any = object()
-SIGNATURE_BYTES = 16_384
+"""No example was given; None is an item like others."""
+
+NAME_LENGTH, VERSION_LENGTH, SIGNATURE_BYTES = 256, 64, 16_384
+"""What fits into :class:`~zbatch.messages.Facts`."""
+
+SHOWN = 12
+"""Names that an error lists: enough to find one's own, too few to fill the screen."""
+
+WANTED = "package.module:Name or path/file.py:Name"
 
 
 @dataclass(frozen=True)
@@ -39,13 +50,24 @@ class Context:
     index: int = 0
     """Which model process of its worker this is, from 0."""
     topic: str = "default"
+    gpu: str = ""
+    """How this GPU is called outside of the process: an index or a UUID; empty on the CPU."""
 
 
 class Model(Protocol[In, Out]):
-    """What a worker runs: one output per input, in the same order."""
+    """What a worker runs: one output per input, in the same order.
+
+    Beside ``predict`` it may have ``__init__(**args)``, ``setup(context)``, ``close()`` and the attributes
+    ``example`` (an item; it is run before the model counts as ready), ``idempotent`` (False: no batch is
+    ever run again), ``version`` and ``signature`` (what JSON can say).
+    """
 
     def predict(self, batch: Sequence[In]) -> Sequence[Out]:
-        """Return one output for each item of the batch."""
+        """Return one output for each item of the batch.
+
+        An exception in an output's place is that item's error.  Arrays that were returned must not be
+        written to afterwards: large ones are sent from where they lie.
+        """
 
 
 class ManagedModel:
@@ -95,23 +117,27 @@ class LoadedModel:
         """
         if self.example is MISSING:
             return
-        outputs = self.predict([self.example])
-        count = len(outputs) if hasattr(outputs, "__len__") else None
-        if count != 1:
-            found = "no sequence" if count is None else f"{count} outputs"
-            raise BadOutput(
-                f"warm-up: predict returned {found} for the one example; wanted one output an item"
-            )
+        try:
+            outputs_of(self.predict([self.example]), 1)
+        except BadOutput as error:
+            raise BadOutput(f"warm-up with the example of {self._name}: {error}") from None
 
     def facts(self) -> Facts:
-        """Return what the worker tells about this model."""
+        """Return what the worker tells about this model.
+
+        Raises :class:`ConfigError` for a signature that cannot be told.
+        """
         signature = getattr(self._target, "signature", None)
-        encoded = b"" if signature is None else msgspec.json.encode(signature)
+        try:
+            encoded = b"" if signature is None else msgspec.json.encode(signature)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ConfigError(f"the signature of {self._name} cannot be written as JSON: {error}") from None
         if len(encoded) > SIGNATURE_BYTES:
             raise ConfigError(
                 f"the signature of {self._name} has {len(encoded)} bytes, wanted at most {SIGNATURE_BYTES}"
             )
-        return Facts(self._name[:256], str(getattr(self._target, "version", ""))[:64], encoded)
+        version = str(getattr(self._target, "version", ""))
+        return Facts(self._name[:NAME_LENGTH], version[:VERSION_LENGTH], encoded)
 
     def close(self) -> None:
         """Let the model release what it holds."""
@@ -120,21 +146,69 @@ class LoadedModel:
             close()
 
 
+def outputs_of(results: Any, count: int) -> list[Any]:
+    """Return what ``predict`` returned for ``count`` items as a list, one output for each.
+
+    Rows of an array or a tensor are outputs.  Raises :class:`BadOutput` for another number, and for what has
+    no order or is more likely one output than many.
+    """
+    if type(results) is list and len(results) == count:
+        return results
+    if results is None or _is_no_sequence(results):
+        raise BadOutput(
+            f"predict returned {_named(results)} for a batch of {count}; "
+            "wanted a sequence, such as a list, with one output for each item"
+        )
+    found = len(results)
+    if found == count:
+        outputs = list(results)
+        found = len(outputs)
+        if found == count:
+            return outputs
+    raise BadOutput(f"predict returned {found} outputs for a batch of {count}; wanted one for each item")
+
+
+def _is_no_sequence(results: Any) -> bool:
+    if isinstance(results, str | bytes | bytearray | memoryview | Mapping | Set):
+        return True
+    if getattr(results, "shape", None) == ():
+        return True
+    # Tables (pandas) look like sequences but are walked by column; a single column is walked by row.
+    if hasattr(results, "keys") and getattr(results, "ndim", 0) != 1:
+        return True
+    return not hasattr(results, "__len__")
+
+
+def _named(results: Any) -> str:
+    if results is None:
+        return "None (is a return missing?)"
+    if getattr(results, "shape", None) == ():
+        return f"a {type(results).__name__} without rows"
+    return f"a {type(results).__name__}"
+
+
 def load(name: str, args: Mapping[str, Any], context: Context) -> LoadedModel:
     """Return the model of a name, set up in this thread.
 
     Raises :class:`ConfigError` with a sentence for a wrong name or wrong arguments; what the model's own
     code raises passes through.
     """
+    if name.lstrip().startswith("lambda"):
+        raise ConfigError(
+            f"model is {name!r}: a lambda has no name that other processes could load; "
+            f"put a function predict(batch) into a file and name it, as {WANTED}"
+        )
     place, _, attribute = name.rpartition(":")
     if not place or not attribute:
-        raise ConfigError(f"model is {name!r}, wanted package.module:Name or path/file.py:Name")
-    module = _load_file(place) if place.endswith(".py") else _load_module(place)
-    found: Any = module
+        hint = f"; did you forget :Name after {name}?" if name.endswith(".py") else ""
+        raise ConfigError(f"model is {name!r}, wanted {WANTED}{hint}")
+    found: Any = _load_file(place) if place.endswith(".py") else _load_module(place)
+    shown = place
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ConfigError(f"{place} has no {attribute!r}{_instead(part, _public(found))}")
+            raise ConfigError(f"{shown} has no {part!r}{_instead(part, _offered(found))}")
         found = getattr(found, part)
+        shown = f"{place}:{part}" if shown == place else f"{shown}.{part}"
     return wrap(found, args, context, name=name)
 
 
@@ -142,38 +216,76 @@ def wrap(model: Any, args: Mapping[str, Any], context: Context, *, name: str | N
     """Return a model that is already in hand as a function, a class or an object, set up in this thread."""
     shown = name or str(getattr(model, "__qualname__", type(model).__qualname__))
     if inspect.isclass(model):
-        if not callable(getattr(model, "predict", None)):
-            raise ConfigError(f"{shown} has no predict(batch) method{_instead('predict', _public(model))}")
-        if issubclass(model, ManagedModel):
-            managed = model()
-            _call(managed.init_model, args, f"{shown}.init_model")
-            model = managed
-        else:
-            model = _call(model, args, shown)
+        model = _made(model, args, context, shown)
     elif args:
         raise ConfigError(f"{shown} is no class, so it takes no arguments; got {', '.join(args)}")
-    predict = getattr(model, "predict", None)
-    if not callable(predict):
-        if not callable(model) or isinstance(model, ModuleType):
-            raise ConfigError(
-                f"{shown} is a {type(model).__name__}; wanted a function predict(batch) or a class with one"
-            )
-        predict = model
+    predict = _predict_of(model, shown)
     setup = getattr(model, "setup", None)
     if callable(setup):
         setup(context)
     return LoadedModel(model, predict, shown)
 
 
+def _made(model: type[Any], args: Mapping[str, Any], context: Context, shown: str) -> Any:
+    if not callable(getattr(model, "predict", None)):
+        raise ConfigError(
+            f"{shown} has no method predict(self, batch){_instead('predict', _offered(model), 'it has')}"
+        )
+    if not issubclass(model, ManagedModel):
+        return _call(model, args, shown)
+    for required in ("init_model", "predict"):
+        if getattr(model, required) is getattr(ManagedModel, required):
+            raise ConfigError(f"{shown} is a ManagedModel that does not define {required}()")
+    managed = _managed(model, context)
+    _call(managed.init_model, args, f"{shown}.init_model")
+    return managed
+
+
+def _managed(model: type[ManagedModel], context: Context) -> ManagedModel:
+    gpu: int | str | None = context.gpu or None
+    if context.gpu.isdecimal():
+        gpu = int(context.gpu)
+    try:
+        inspect.signature(model).bind(gpu)
+    except TypeError:
+        return model()
+    return model(gpu)
+
+
+def _predict_of(model: Any, shown: str) -> Callable[[Any], Any]:
+    predict = getattr(model, "predict", None)
+    if not callable(predict):
+        if not callable(model) or isinstance(model, ModuleType):
+            raise ConfigError(
+                f"{shown} is a {type(model).__name__} without predict; "
+                "wanted a function predict(batch), or a class or an object with one"
+            )
+        predict = model
+    if inspect.iscoroutinefunction(predict):
+        raise ConfigError(f"predict of {shown} is async; wanted a plain def that returns the outputs")
+    try:
+        inspect.signature(predict).bind([])
+    except TypeError as error:
+        raise ConfigError(f"predict of {shown} must take one argument, the batch: {error}") from None
+    except ValueError:
+        pass  # written in C: it cannot be asked
+    found: Callable[[Any], Any] = predict
+    return found
+
+
 def _call(target: Callable[..., Any], args: Mapping[str, Any], shown: str) -> Any:
     try:
-        inspect.signature(target).bind(**args)
-    except TypeError as error:
-        raise ConfigError(
-            f"the arguments of {shown} do not fit: {error}; give them with --arg key=value"
-        ) from None
+        signature = inspect.signature(target)
     except ValueError:
-        pass
+        return target(**args)  # written in C: it cannot be asked
+    try:
+        signature.bind(**args)
+    except TypeError as error:
+        takes = [one.name for one in signature.parameters.values() if one.kind is not one.VAR_KEYWORD]
+        raise ConfigError(
+            f"the arguments of {shown} do not fit: {error}; it takes {', '.join(takes) or 'none'}, "
+            f"given with --arg key=value; got {', '.join(args) or 'none'}"
+        ) from None
     return target(**args)
 
 
@@ -186,19 +298,32 @@ def _load_file(place: str) -> ModuleType:
         raise ConfigError(
             f"there is no file {path}{_instead(path.name, [one.name for one in folder.glob('*.py')])}"
         )
+    known = sys.modules.get(path.stem)
+    if known is not None and getattr(known, "__file__", None) == str(path):
+        return known
     if str(path.parent) not in sys.path:
         sys.path.insert(0, str(path.parent))
+    # A file called queue.py must not take the place of the module that others mean by this name.
     name = path.stem
+    if known is not None or name in sys.stdlib_module_names:
+        name = f"zbatch model {name}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path} cannot be loaded as a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
     return module
 
 
 def _load_module(place: str) -> ModuleType:
+    if not all(part.isidentifier() for part in place.split(".")):
+        hint = f"; did you mean {place}.py?" if Path(f"{place}.py").is_file() else ""
+        raise ConfigError(f"model is in {place!r}, wanted {WANTED}{hint}")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -208,16 +333,35 @@ def _load_module(place: str) -> ModuleType:
         if error.name is None or not (place == error.name or place.startswith(error.name + ".")):
             raise
         raise ConfigError(
-            f"there is no module {error.name!r} (for model {place}); is it installed, or below {Path.cwd()}?"
+            f"there is no module {error.name!r}{_instead(error.name, _modules_beside(error.name), None)}; "
+            f"it must be installed or lie below {Path.cwd()}, and a file is named by path/file.py:Name"
         ) from None
 
 
-def _public(found: Any) -> list[str]:
-    return [name for name in dir(found) if not name.startswith("_")]
+def _modules_beside(name: str) -> list[str]:
+    package, _, _ = name.rpartition(".")
+    parent = sys.modules.get(package) if package else None
+    paths = [str(Path.cwd())] if parent is None else list(getattr(parent, "__path__", []))
+    prefix = f"{package}." if package else ""
+    return [prefix + one.name for one in pkgutil.iter_modules(paths)]
 
 
-def _instead(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, known, 3, 0.6)
+def _offered(found: Any) -> list[str]:
+    """Return the public names of something; of a module, those that were made there, if there are any."""
+    names = [name for name in dir(found) if not name.startswith("_")]
+    if not isinstance(found, ModuleType):
+        return names
+    own = [name for name in names if getattr(getattr(found, name), "__module__", "") == found.__name__]
+    return own or names
+
+
+def _instead(word: str, known: Iterable[str], listed: str | None = "there is") -> str:
+    """Return the end of a sentence that says what may have been meant."""
+    names = sorted(known)
+    near = difflib.get_close_matches(word, names, 3, 0.6)
     if near:
         return f"; did you mean {', '.join(near)}?"
-    return f"; there is {', '.join(sorted(known)[:8])}" if known else ""
+    if listed is None or not names:
+        return ""
+    more = ", ..." if len(names) > SHOWN else ""
+    return f"; {listed} {', '.join(names[:SHOWN])}{more}"

@@ -132,7 +132,8 @@ class ModelProcess:
         spec = self.spec
         self._note.show("loading")
         started = time.monotonic()
-        model = load(spec.model, spec.args, Context(device=spec.device, index=spec.index, topic=spec.topic))
+        gpu = "" if spec.device == "cpu" else spec.gpu
+        model = load(spec.model, spec.args, Context(spec.device, spec.index, spec.topic, gpu))
         model.warm_up()
         settle_collector()
         offer = Offer(
