@@ -2,21 +2,25 @@
 
 A bad item hurts only itself: what cannot be decoded never joins the batch, a batch that raises or returns a
 wrong number of outputs is halved until the guilty items stand alone, an output that cannot be encoded fails
-alone.  Nothing here knows brokers or sockets.
+alone.  Whatever the model raises is its failure, SystemExit and exceptions of its libraries that are no
+``Exception`` (Rust's panics) included; only KeyboardInterrupt, which is the operator's, passes.  Which items
+are run at all (deadlines, cancelling) is ``core/worker.py``'s to say; nothing here knows brokers or sockets.
 """
 
 from __future__ import annotations
 
+import sys
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from zbatch import payload
-from zbatch.errors import BadOutput, ModelFailed, ZbatchError, to_fault
+from zbatch.errors import BadInput, BadOutput, ModelFailed, ZbatchError, to_fault
 from zbatch.messages import Fault
-from zbatch.model import LoadedModel
+from zbatch.model import LoadedModel, outputs_of
 
 Encode = Callable[[Any], tuple[Any, Sequence[Any]]]
 Decode = Callable[..., Any]
@@ -51,19 +55,40 @@ class Current:
     """On the clock of ``time.monotonic``."""
 
 
-_current: Current | None = None
-_progress: Callable[[], None] | None = None
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """One call of ``predict``."""
+
+    current: Current
+    on_progress: Callable[[], None] | None
+
+
+_own: ContextVar[_Run | None] = ContextVar("zbatch run", default=None)
+_runs: list[_Run] = []
+"""What runs in this process: one in a worker, several where ``zbatch.local`` was called several times."""
 
 
 def current_batch() -> Current | None:
-    """Return what is known of the batch that runs in this process; None outside of ``predict``."""
-    return _current
+    """Return what is known of the batch that runs here; None outside of ``predict``.
+
+    Threads that the model starts are answered too, while one batch alone runs in the process.
+    """
+    run = _running()
+    return None if run is None else run.current
 
 
 def progress() -> None:
     """Say, inside ``predict``, that the batch advances: its lease begins anew."""
-    if _progress is not None:
-        _progress()
+    run = _running()
+    if run is not None and run.on_progress is not None:
+        run.on_progress()
+
+
+def _running() -> _Run | None:
+    run = _own.get()
+    if run is not None:
+        return run
+    return _runs[0] if len(_runs) == 1 else None
 
 
 class Runner:
@@ -86,27 +111,24 @@ class Runner:
 
     def run(self, work: Work) -> Ran:
         """Return the outcome of every item; whatever the model does, this does not raise."""
-        global _current, _progress  # noqa: PLW0603  one model thread a process
         started = time.perf_counter()
         errors: dict[int, Fault] = {}
         items = self._decoded(work, errors)
-        _current = Current(self._topic, work.ids, work.deadlines)
-        _progress = self._on_progress
-        try:
-            if not errors:
-                results = self._predict(items, range(len(items)), errors)
-            else:
-                good = [place for place in range(len(items)) if place not in errors]
-                results = [None] * len(items)
-                if good:
-                    found = self._predict([items[place] for place in good], good, errors)
-                    for place, result in zip(good, found, strict=True):
-                        results[place] = result
-        finally:
-            _current = _progress = None
+        count = len(work.items)
+        if not errors:
+            results = self._predict(work, items, range(count), errors)
+        else:
+            results = [None] * count
+            good = [place for place in range(count) if place not in errors]
+            if good:
+                found = self._predict(work, [items[place] for place in good], good, errors)
+                for place, result in zip(good, found, strict=True):
+                    results[place] = result
         outputs, buffers = self._encoded(results, errors)
         seconds = time.perf_counter() - started
         return Ran(outputs, buffers, sorted(errors.items()) if errors else None, seconds)
+
+    # --- items ---------------------------------------------------------------------------------------
 
     def _decoded(self, work: Work, errors: dict[int, Fault]) -> list[Any]:
         decode = self._decode
@@ -114,91 +136,154 @@ class Runner:
             if work.buffers is None:
                 return [decode(item) for item in work.items]
             return [decode(item, own) for item, own in zip(work.items, work.buffers, strict=True)]
-        except ValueError:
-            pass
+        except Exception:
+            pass  # whose fault it is, is found one by one
         items: list[Any] = []
-        for place, item in enumerate(work.items):
+        for place in range(len(work.items)):
             try:
-                items.append(decode(item, work.buffers[place] if work.buffers is not None else ()))
-            except ValueError as error:
+                items.append(self._decoded_one(work, place))
+            except Exception as error:
                 items.append(None)
-                errors[place] = Fault("bad_input", f"the item cannot be decoded: {error}")
+                text = to_fault(error).text or type(error).__name__
+                errors[place] = to_fault(BadInput(f"the item cannot be decoded: {text}"))
         return items
 
-    def _predict(self, items: list[Any], places: Sequence[int], errors: dict[int, Fault]) -> list[Any]:
-        """Return one result an item; halve what fails as a whole."""
-        try:
-            results = _as_list(self._model.predict(items), len(items))
-        except (Exception, SystemExit) as error:
-            if len(items) == 1 or not self._model.idempotent:
-                self._blame(error, places, errors)
-                return [None] * len(items)
-        else:
-            return results
-        middle = len(items) // 2
-        return self._predict(items[:middle], places[:middle], errors) + self._predict(
-            items[middle:], places[middle:], errors
-        )
+    def _decoded_one(self, work: Work, place: int) -> Any:
+        if work.buffers is None:
+            return self._decode(work.items[place])
+        return self._decode(work.items[place], work.buffers[place])
 
-    def _blame(self, error: BaseException, places: Sequence[int], errors: dict[int, Fault]) -> None:
-        fault = _fault_of(error)
-        if len(places) > 1:
-            text = f"{fault.text} (the model says it is not idempotent, so its batch of {len(places)} fails as one)"
-            fault = Fault(fault.code, text, 0, fault.kind, fault.traceback)
-        for place in places:
-            errors[place] = fault
+    # --- predict -------------------------------------------------------------------------------------
+
+    def _predict(
+        self, work: Work, items: list[Any], places: Sequence[int], errors: dict[int, Fault]
+    ) -> list[Any]:
+        """Return one result for each place; halve what fails as a whole."""
+        count = len(places)
+        try:
+            return self._call(work, items, places)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            if count == 1 or not self._model.idempotent:
+                fault = _fault_of(error)
+                errors.update((place, fault if count == 1 else _for_all(fault, count)) for place in places)
+                return [None] * count
+        # Out of the handler, so that the failed run's frames, and what they hold on the GPU, are gone.
+        results: list[Any] = []
+        for half in (places[: count // 2], places[count // 2 :]):
+            if self._on_progress is not None:
+                self._on_progress()  # each run may take as long as a batch may
+            try:
+                # The failed run may have changed what it was given, so each gets its items anew.
+                fresh = [self._decoded_one(work, place) for place in half]
+            except Exception as error:  # it could be decoded before: memory is short
+                fault = _fault_of(error)
+                errors.update((place, fault) for place in half)
+                results += [None] * len(half)
+            else:
+                results += self._predict(work, fresh, half, errors)
+        return results
+
+    def _call(self, work: Work, items: list[Any], places: Sequence[int]) -> list[Any]:
+        ids, deadlines = work.ids, work.deadlines
+        if len(places) != len(work.items):
+            ids, deadlines = [ids[place] for place in places], [deadlines[place] for place in places]
+        run = _Run(Current(self._topic, ids, deadlines), self._on_progress)
+        token = _own.set(run)
+        _runs.append(run)
+        try:
+            results = self._model.predict(items)
+            if self._encode is payload.encode:
+                results = _on_host(results)
+            # The model may have emptied the list that it was given: the places say how many are wanted.
+            return outputs_of(results, len(places))
+        finally:
+            _runs.remove(run)
+            _own.reset(token)
+
+    # --- outputs -------------------------------------------------------------------------------------
 
     def _encoded(
         self, results: list[Any], errors: dict[int, Fault]
     ) -> tuple[list[Any], list[Sequence[Any]] | None]:
         encode = self._encode
-        outputs: list[Any] = []
-        buffers: list[Sequence[Any]] = []
-        large = False
-        for place, result in enumerate(results):
-            if isinstance(result, BaseException):
-                errors.setdefault(place, _fault_of(result))
-            if place in errors:
-                outputs.append(b"")
-                buffers.append(())
-                continue
+        if errors or _has_exception(results):
+            encoded = self._encoded_apart(results, errors)
+        else:
             try:
-                output, own = encode(result)
-            except (TypeError, ValueError) as error:
-                errors[place] = to_fault(
-                    BadOutput(f"the output cannot be sent: {str(error).replace('item', 'output', 1)}")
-                )
-                output, own = b"", ()
-            outputs.append(output)
-            buffers.append(own)
-            large = large or bool(own)
-        return outputs, buffers if large else None
+                encoded = [encode(result) for result in results]
+            except Exception:
+                encoded = self._encoded_apart(results, errors)
+        outputs = [output for output, _ in encoded]
+        for _, own in encoded:
+            if own:
+                return outputs, [own for _, own in encoded]
+        return outputs, None
+
+    def _encoded_apart(self, results: list[Any], errors: dict[int, Fault]) -> list[tuple[Any, Sequence[Any]]]:
+        encoded: list[tuple[Any, Sequence[Any]]] = []
+        for place, result in enumerate(results):
+            one: tuple[Any, Sequence[Any]] = (b"", ())
+            if isinstance(result, BaseException):
+                errors[place] = _fault_of(result)
+            elif place not in errors:
+                try:
+                    one = self._encode(result)
+                except Exception as error:
+                    errors[place] = _cannot_be_sent(error)
+            encoded.append(one)
+        return encoded
 
 
-def _as_list(results: Any, count: int) -> list[Any]:
-    """Return what predict returned as a list of the right length."""
-    if type(results) is list and len(results) == count:
-        return results
-    kind = type(results).__name__
-    if results is None or isinstance(results, str | bytes | dict) or not hasattr(results, "__len__"):
-        raise BadOutput(
-            f"predict returned {'None' if results is None else 'a ' + kind} for a batch of {count}; "
-            "wanted a sequence with one output for each item"
-        )
-    try:
-        found = len(results)
-    except TypeError:
-        found = -1
-    if found != count:
-        raise BadOutput(f"predict returned {found} outputs for a batch of {count} items; wanted one for each")
-    return list(results)
+def _has_exception(results: list[Any]) -> bool:
+    for result in results:  # noqa: SIM110  twice as fast as any()
+        if isinstance(result, BaseException):
+            return True
+    return False
+
+
+def _on_host(results: Any) -> Any:
+    """Return a tensor's copy in host memory: one transfer instead of one for each row."""
+    torch = sys.modules.get("torch")
+    if torch is not None and isinstance(results, torch.Tensor):
+        return results.detach().cpu()
+    return results
+
+
+def _cannot_be_sent(error: Exception) -> Fault:
+    text = to_fault(error).text
+    if isinstance(error, TypeError | ValueError):
+        # It begins with the path: item['scores'][3] is a ...
+        text = text.replace("item", "output", 1)
+    else:
+        text = f"{type(error).__name__}: {text}"
+    return to_fault(BadOutput(f"the output cannot be sent: {text}"))
+
+
+def _for_all(fault: Fault, count: int) -> Fault:
+    text = (
+        f"{fault.text} (the model is not idempotent, so nothing was run again "
+        f"and its batch of {count} fails as one)"
+    )
+    return Fault(fault.code, text, 0, fault.kind, fault.traceback)
 
 
 def _fault_of(error: BaseException) -> Fault:
-    if isinstance(error, ZbatchError) and not isinstance(error, ModelFailed):
+    """Return a model's exception as data.
+
+    Only what speaks of this item keeps its class: another of ours (the model may itself be a client) would
+    be taken for the word of this cluster.
+    """
+    if isinstance(error, BadInput | BadOutput):
         return to_fault(error)
-    # The frames of this file say nothing to the model's author.
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if frame.filename != __file__]
-    text = "".join([*traceback.format_list(own), *traceback.format_exception_only(error)])
+    trace = error.__traceback__
+    while trace is not None and trace.tb_frame.f_code.co_filename == __file__:
+        trace = trace.tb_next  # frames of this file say nothing to the model's author
+    try:
+        text = "".join(traceback.TracebackException(type(error), error, trace, compact=True).format())
+    except Exception as second:
+        text = f"its traceback could not be made: {type(second).__name__}"
+    if isinstance(error, ZbatchError) and not isinstance(error, ModelFailed):
+        error = ModelFailed(str(error), kind=type(error).__name__)
     return to_fault(error, text)
