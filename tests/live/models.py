@@ -1,0 +1,37 @@
+"""Models that do as their items say, for the live tests."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+
+class Obedient:
+    """Returns each item; some items are orders."""
+
+    def __init__(self, journal: str = "", pause: float = 0.0) -> None:
+        self.journal = Path(journal) if journal else None
+        self.pause = pause
+
+    def predict(self, batch: list[Any]) -> list[Any]:
+        """Obey, and note what ran."""
+        if self.journal is not None:
+            with self.journal.open("a") as stream:
+                stream.write(f"{os.getpid()} {len(batch)}\n")
+        time.sleep(self.pause)
+        words = [item if isinstance(item, str) else "" for item in batch]
+        if "raise" in words:
+            raise ValueError("told to raise")
+        if "die" in words:
+            os.abort()
+        for item in batch:
+            if isinstance(item, dict):
+                time.sleep(item.get("sleep", 0.0))
+        if "short" in words:
+            return batch[:-1]
+        return [
+            KeyError("told to fail") if word == "fail" else item
+            for word, item in zip(words, batch, strict=True)
+        ]

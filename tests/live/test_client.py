@@ -1,0 +1,320 @@
+"""ZClient and AsyncZClient against a real broker and worker: what callers may rely on."""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import AsyncIterator, Callable, Iterator
+
+import numpy as np
+import psutil
+import pytest
+
+from tests.live.shell import PATIENCE, ROOT, Zbatch, environment
+from zbatch import AsyncZClient, BadRequest, BrokerUnreachable, Cancelled, ClientClosed, ZClient
+
+pytestmark = pytest.mark.live
+
+MODEL = f"{ROOT}/tests/live/models.py:Obedient"
+NOBODY = "tcp://127.0.0.1:9"
+"""The discard port: nothing listens there."""
+
+
+@pytest.fixture(scope="module")
+def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    home = tmp_path_factory.mktemp("cluster")
+    frontend, backend = f"ipc://{home}/front", f"ipc://{home}/back"
+    broker = Zbatch(home / "broker.log", "broker", "--frontend", frontend, "--backend", backend)
+    worker = Zbatch(home / "worker.log", "worker", MODEL, "--gpu", "cpu", "--backend", backend)
+    worker.says("model ready")
+    yield frontend
+    for one in (worker, broker):
+        one.process.kill()
+        one.process.wait()
+
+
+@pytest.fixture
+def client(frontend: str) -> Iterator[ZClient[object, object]]:
+    with ZClient[object, object](frontend, timeout=PATIENCE) as client:
+        yield client
+
+
+def until(condition: Callable[[], bool]) -> bool:
+    """Wait for a condition, with a bound that guards against hanging."""
+    deadline = time.monotonic() + PATIENCE
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return condition()
+
+
+def test_results_have_the_length_and_the_order_of_the_items(client: ZClient[object, object]) -> None:
+    assert client.predict(["a", 1, None, ("t",), {"k": [2.5]}]) == ["a", 1, None, ("t",), {"k": [2.5]}]
+    assert client.predict(item for item in "xyz") == ["x", "y", "z"]
+    assert client.predict_one("one") == "one"
+    many = list(range(1000))
+    assert client.predict(many) == many
+
+
+def test_rows_of_an_array_are_items_and_large_arrays_come_back_whole(client: ZClient[object, object]) -> None:
+    rows = np.arange(12, dtype=np.float32).reshape(3, 4)
+    found = client.predict(rows)
+    assert [one.tolist() for one in found] == rows.tolist()  # type: ignore[attr-defined]
+    large = np.random.default_rng(0).random((3, 224, 224), dtype=np.float32)
+    (back,) = client.predict([large])
+    assert np.array_equal(back, large)  # type: ignore[arg-type]
+
+
+def test_nothing_is_answered_with_nothing_without_a_broker() -> None:
+    with ZClient[object, object](NOBODY) as client:
+        assert client.predict([]) == []
+
+
+@pytest.mark.parametrize("bare", ["text", b"bytes", {"a": 1}, 5])
+def test_a_bare_value_is_refused_with_a_sentence(client: ZClient[object, object], bare: object) -> None:
+    with pytest.raises(BadRequest, match="wrap it in a list"):
+        client.predict(bare)  # type: ignore[arg-type]
+
+
+def test_an_item_that_cannot_be_sent_is_a_type_error_at_the_caller(client: ZClient[object, object]) -> None:
+    with pytest.raises(TypeError, match=r"item\['a'\]\[1\]"):
+        client.predict([{"a": [1, object()]}])
+
+
+def test_a_future_has_the_interface_of_concurrent_futures(client: ZClient[object, object]) -> None:
+    futures = [client.submit([n]) for n in range(20)]
+    done, left = concurrent.futures.wait(futures, timeout=PATIENCE)
+    assert (len(done), len(left)) == (20, 0)
+    again = [client.submit([n]) for n in range(20)]
+    completed = list(concurrent.futures.as_completed(again, PATIENCE))  # type: ignore[arg-type]
+    assert {future.result()[0] for future in completed} == set(range(20))
+    future = client.submit(["x"])
+    assert future.result(PATIENCE) == future.result() == ["x"]
+    assert future.exception() is None
+    assert future.done() and not future.cancelled() and not future.running()
+
+
+def test_a_callback_is_called_once_early_or_late(client: ZClient[object, object]) -> None:
+    called: list[object] = []
+    future = client.submit([{"sleep": 0.2}])
+    future.add_done_callback(called.append)
+    future.result(PATIENCE)
+    future.add_done_callback(called.append)
+    assert until(lambda: called == [future, future])
+
+
+def test_a_wait_that_runs_out_leaves_the_request_alive(client: ZClient[object, object]) -> None:
+    future = client.submit([{"sleep": 0.5}])
+    with pytest.raises(TimeoutError):
+        future.result(0.05)
+    assert future.result(PATIENCE) == [{"sleep": 0.5}]
+
+
+def test_a_cancelled_future_says_so_everywhere(client: ZClient[object, object]) -> None:
+    future = client.submit(["never"], topic="nobody")
+    assert future.cancel() and future.cancelled() and future.done()
+    with pytest.raises(Cancelled):
+        future.result()
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.exception()
+    assert until(lambda: not client.status()["topics"].get("nobody", {}).get("unfinished"))
+
+
+def test_a_future_can_be_awaited_in_an_event_loop(client: ZClient[object, object]) -> None:
+    async def ask() -> list[object]:
+        return await asyncio.wrap_future(client.submit(["awaited"]))
+
+    assert asyncio.run(ask()) == ["awaited"]
+
+
+def test_map_is_lazy_ordered_and_bounded(client: ZClient[object, object]) -> None:
+    taken = 0
+
+    def source() -> Iterator[object]:
+        nonlocal taken
+        for number in range(100):
+            taken += 1
+            yield number
+
+    mapped = client.map(source(), window=5)
+    assert taken == 0
+    assert next(mapped) == 0
+    assert taken == 5
+    assert list(mapped) == list(range(1, 100))
+
+
+def test_many_threads_each_get_their_own(client: ZClient[object, object]) -> None:
+    wrong: list[object] = []
+
+    def ask(name: int) -> None:
+        for number in range(50):
+            if client.predict([(name, number)]) != [(name, number)]:
+                wrong.append((name, number))
+
+    threads = [threading.Thread(target=ask, args=(name,)) for name in range(32)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert wrong == []
+
+
+def test_without_a_broker_a_request_fails_at_its_deadline() -> None:
+    with ZClient[object, object](NOBODY) as client:
+        with pytest.raises(BrokerUnreachable, match="is one running at the endpoint"):
+            client.predict(["x"], timeout=0.3)
+        with pytest.raises(BrokerUnreachable, match="is one running"):
+            client.status(timeout=0.2)
+
+
+def test_the_second_of_several_brokers_is_asked_when_the_first_is_quiet(frontend: str) -> None:
+    with ZClient[object, object](f"{NOBODY},{frontend}", timeout=PATIENCE) as client:
+        assert client.predict(["moved"]) == ["moved"]
+
+
+def test_closing_ends_what_is_open_and_what_comes_after(frontend: str) -> None:
+    client = ZClient[object, object](frontend)
+    future = client.submit(["x"], topic="nobody")
+    assert client.predict(["y"]) == ["y"]
+    client.close()
+    client.close()
+    with pytest.raises(ClientClosed):
+        future.result(PATIENCE)
+    with pytest.raises(ClientClosed):
+        client.predict(["z"])
+
+
+def test_a_client_that_is_collected_leaves_no_thread_and_no_descriptor(frontend: str) -> None:
+    me = psutil.Process()
+    before = (me.num_fds(), threading.active_count())
+    for _ in range(5):
+        client = ZClient[object, object](frontend)
+        assert client.submit(["x"]).result(PATIENCE) == ["x"]
+        gone = weakref.ref(client)
+        del client
+        gc.collect()
+        assert gone() is None
+    assert until(lambda: (me.num_fds(), threading.active_count()) <= before)
+
+
+def test_after_a_fork_the_child_opens_its_own_connection(frontend: str) -> None:
+    client = ZClient[object, object](frontend, timeout=PATIENCE)
+    assert client.predict(["parent"]) == ["parent"]
+    open_in_parent = client.submit([{"sleep": 0.2}])
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            own = client.predict(["child"]) == ["child"]
+            try:
+                open_in_parent.result(PATIENCE)
+            except ClientClosed:
+                status = 0 if own else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+    assert open_in_parent.result(PATIENCE) == [{"sleep": 0.2}]
+    assert client.predict(["parent again"]) == ["parent again"]
+    client.close()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "client.predict(['x'])",
+        "client.submit(['x'], topic='nobody')",
+        "future = client.submit([{'sleep': 0.3}])",
+        "import threading; threading.Thread(target=client.predict, args=(['x'],), daemon=True).start()",
+        "client = ZClient('tcp://127.0.0.1:9'); client.submit(['x'])",
+    ],
+)
+def test_the_interpreter_ends_whatever_is_open(frontend: str, code: str) -> None:
+    program = f"import sys; from zbatch import ZClient; client = ZClient(sys.argv[1]); {code}"
+    ended = subprocess.run(
+        [sys.executable, "-c", program, frontend],
+        env=environment(),
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert ended.returncode == 0
+
+
+# --- the event loop ------------------------------------------------------------------------------
+
+
+def run_async(test: Callable[[AsyncZClient[object, object]], object], frontend: str) -> None:
+    async def main() -> None:
+        async with AsyncZClient[object, object](frontend, timeout=PATIENCE) as client:
+            await test(client)  # type: ignore[misc]
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
+
+
+def test_the_event_loop_client_answers_many_at_once(frontend: str) -> None:
+    async def ask(client: AsyncZClient[object, object]) -> None:
+        assert await client.predict([]) == []
+        assert await client.predict(["a", "b"]) == ["a", "b"]
+        assert await asyncio.gather(*(client.predict_one(n) for n in range(500))) == list(range(500))
+        assert [one async for one in client.map(range(50), window=7)] == list(range(50))
+        assert (await client.status())["topics"]["default"]["unfinished"] == 0
+
+    run_async(ask, frontend)
+
+
+def test_cancelling_the_task_cancels_the_request(frontend: str) -> None:
+    async def ask(client: AsyncZClient[object, object]) -> None:
+        task = client.submit(["never"], topic="nobody")
+        await client.predict(["sent"])
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while (await client.status())["topics"].get("nobody", {}).get("unfinished"):
+            await asyncio.sleep(0.01)
+
+    run_async(ask, frontend)
+
+
+def test_the_event_loop_client_starts_no_thread(frontend: str) -> None:
+    async def ask(client: AsyncZClient[object, object]) -> None:
+        await client.predict(["x"])
+        assert [one.name for one in threading.enumerate() if one.name.startswith("zbatch")] == []
+
+    run_async(ask, frontend)
+
+
+def test_a_deadline_passes_in_the_event_loop_too() -> None:
+    async def ask(client: AsyncZClient[object, object]) -> None:
+        with pytest.raises(BrokerUnreachable):
+            await client.predict(["x"], timeout=0.3)
+
+    run_async(ask, NOBODY)
+
+
+def test_an_event_loop_client_belongs_to_one_loop(frontend: str) -> None:
+    client = AsyncZClient[object, object](frontend)
+
+    async def ask() -> None:
+        await client.predict(["x"])
+
+    asyncio.run(ask())
+    with pytest.raises(ClientClosed, match="another event loop"):
+        asyncio.run(ask())
+
+
+def test_an_async_iterator_left_early_cancels_the_rest(frontend: str) -> None:
+    async def ask(client: AsyncZClient[object, object]) -> None:
+        mapped: AsyncIterator[object] = client.map(range(1000), window=10)
+        async for one in mapped:
+            assert one == 0
+            break
+        await mapped.aclose()  # type: ignore[attr-defined]
+        while (await client.status())["topics"]["default"]["unfinished"]:
+            await asyncio.sleep(0.01)
+
+    run_async(ask, frontend)
