@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import numpy as np
 import psutil
@@ -92,7 +93,7 @@ def test_a_future_has_the_interface_of_concurrent_futures(client: ZClient[object
     done, left = concurrent.futures.wait(futures, timeout=PATIENCE)
     assert (len(done), len(left)) == (20, 0)
     again = [client.submit([n]) for n in range(20)]
-    completed = list(concurrent.futures.as_completed(again, PATIENCE))  # type: ignore[arg-type]
+    completed: list[Any] = list(concurrent.futures.as_completed(again, PATIENCE))  # type: ignore[arg-type]
     assert {future.result()[0] for future in completed} == set(range(20))
     future = client.submit(["x"])
     assert future.result(PATIENCE) == future.result() == ["x"]

@@ -260,7 +260,7 @@ def test_a_client_that_dies_leaves_nothing_in_the_broker(
     cluster.start_worker()
     code = (
         "import os, sys; from zbatch import ZClient\n"
-        "client = ZClient(sys.argv[1]); client.predict(['x']); client.submit(['y'], topic='nobody', timeout=600)\n"
+        "client = ZClient(sys.argv[1]); client.predict(['x']); client.submit(['y'], topic='nobody')\n"
         "client.predict(['z']); os._exit(0)\n"
     )
     subprocess.run(
