@@ -19,7 +19,6 @@ from typing import Any
 
 import msgpack
 import msgspec
-import numpy as np
 
 Buffer = bytes | memoryview
 
@@ -47,6 +46,16 @@ _TORCH_DTYPES = (
     *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "bfloat16", "complex64", "complex128"),
 )
+
+
+class _Numpy:
+    """NumPy, loaded when an array first comes by: a web process that sends text pays nothing for it."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module("numpy"), name)
+
+
+np = _Numpy()
 
 
 class Malformed(ValueError):
@@ -127,10 +136,12 @@ def _lowered(value: Any, path: str, depth: int, buffers: list[Buffer]) -> Any:
         return msgpack.ExtType(TUPLE, _pack(parts))
     if kind is dict:
         return _lowered_dict(value, path, depth, buffers)
-    if kind is np.ndarray:
-        return _lowered_array(value, path, buffers)
-    if isinstance(value, np.generic):
-        return _lowered_scalar(value, path)
+    # What is not loaded in this program made none of its values.
+    if "numpy" in sys.modules:
+        if kind is np.ndarray:
+            return _lowered_array(value, path, buffers)
+        if isinstance(value, np.generic):
+            return _lowered_scalar(value, path)
     if kind is complex:
         return {_COMPLEX: True, _DATA: repr(value)}
     lowered = _lowered_time(value, path)
@@ -142,8 +153,8 @@ def _lowered(value: Any, path: str, depth: int, buffers: list[Buffer]) -> Any:
     if kind is bytearray or kind is memoryview:
         raise TypeError(f"{path} is a {kind.__name__}; wanted bytes: use bytes(value)")
     raise TypeError(
-        f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent; zbatch carries None, bool, int, "
-        "float, complex, str, bytes, list, tuple, dict, dates, times, NumPy arrays and scalars, torch tensors"
+        f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent; zbatch carries None, bool, "
+        "int, float, complex, str, bytes, list, tuple, dict, dates, times, NumPy arrays and scalars, torch tensors"
     )
 
 
@@ -172,7 +183,7 @@ def _lowered_dict(value: dict[Any, Any], path: str, depth: int, buffers: list[Bu
     return lowered
 
 
-def _lowered_array(value: np.ndarray[Any, Any], path: str, buffers: list[Buffer]) -> Any:
+def _lowered_array(value: Any, path: str, buffers: list[Buffer]) -> Any:
     dtype = value.dtype
     _require_dtype(dtype, path)
     if dtype.char in "mM":
@@ -188,7 +199,7 @@ def _lowered_array(value: np.ndarray[Any, Any], path: str, buffers: list[Buffer]
     return {_ND: True, _TYPE: dtype.str, _KIND: b"", _SHAPE: list(value.shape), _DATA: data}
 
 
-def _lowered_scalar(value: np.generic, path: str) -> Any:
+def _lowered_scalar(value: Any, path: str) -> Any:
     _require_dtype(value.dtype, path)
     if value.dtype.char in "mM":
         return msgpack.ExtType(NUMPY_TIME, _pack([value.dtype.str, None, value.tobytes()]))
@@ -219,14 +230,14 @@ def _lowered_tensor(value: Any, path: str, buffers: list[Buffer], torch: Any) ->
     plain = value.detach().cpu().contiguous()
     raw = plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else np.empty(0, np.uint8)
     if raw.nbytes >= INLINE:
-        buffers.append(memoryview(raw))  # type: ignore[arg-type]
+        buffers.append(memoryview(raw))
         data: Any = msgpack.ExtType(BUFFER, (len(buffers) - 1).to_bytes(4, "big"))
     else:
         data = raw.tobytes()
     return msgpack.ExtType(TENSOR, _pack([name, list(value.shape), data]))
 
 
-def _require_dtype(dtype: np.dtype[Any], path: str) -> None:
+def _require_dtype(dtype: Any, path: str) -> None:
     if dtype.char not in _ALLOWED or not dtype.itemsize or dtype.names or dtype.subdtype:
         raise TypeError(
             f"{path} has dtype {dtype}; zbatch carries booleans, numbers, fixed strings, dates and times"
