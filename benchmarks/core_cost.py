@@ -2,8 +2,8 @@
 
 No socket, no bytes, no other process: literal messages in, actions out, time as a number.  Only the core's
 own calls are timed, in CPU seconds of their thread.  A turn is what a busy broker sees: some workers say
-BEGAN and DONE, some clients ask for as much again, and one tick hands out the next batches; so what waits
-stays as deep as it was.
+DONE, some clients ask for as much again, and one tick hands out the next batches; so what waits stays as
+deep as it was.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from benchmarks.rounds import Outcome
 from zbatch.config import BrokerCoreSettings, Limits
 from zbatch.core.actions import Send
 from zbatch.core.broker import BrokerCore
-from zbatch.messages import AnyMessage, Batch, Began, Done, Group, Hello, Message, Ready, Request
-from zbatch.sockets import settle_process
+from zbatch.messages import AnyMessage, Batch, Done, Group, Hello, Message, Ready, Request
+from zbatch.sockets import settle_collector
 
 BATCH = 32
 GROUP = 8
@@ -100,7 +100,7 @@ class Cluster:
     def turn(self) -> float:
         """Let some batches end and as much be asked for; return the seconds that the core took."""
         self.now += TURN_SECONDS
-        said = [told for _ in range(BATCHES) for told in self._finish(self.handed.popleft())]
+        said = [self._finish(self.handed.popleft()) for _ in range(BATCHES)]
         said += [self._request() for _ in range(BATCHES * BATCH // GROUP)]
         now, handle = self.now, self.core.handle
         began = thread_time()
@@ -111,14 +111,12 @@ class Cluster:
             self._heed(some)
         return took
 
-    def _finish(self, send: Send) -> list[tuple[Peer, AnyMessage]]:
+    def _finish(self, send: Send) -> tuple[Peer, AnyMessage]:
         worker, batch = self.peers[send.peer], send.message
         assert isinstance(batch, Batch)
         outputs = OUTPUTS[: sum(len(span.items) for span in batch.spans)]
         which = (EPOCH, batch.batch, batch.attempt)
-        began = Began(*worker.head(), *which)
-        done = Done(*worker.head(), *which, worker.incarnation, outputs, run_ms=20.0)
-        return [(worker, began), (worker, done)]
+        return worker, Done(*worker.head(), *which, worker.incarnation, outputs, run_ms=20.0)
 
     def _request(self) -> tuple[Peer, AnyMessage]:
         client = self.clients[0]
@@ -144,7 +142,7 @@ def run(rounds: int, slices: int, note: Callable[[str], None]) -> list[Outcome]:
     note("core: filling")
     thresholds = gc.get_threshold()
     # As a broker's process does at its start; the collector's pauses count here as they do there.
-    settle_process()
+    settle_collector()
     clusters = [Cluster(scale) for scale in (SMALL, *SCALES)]
     basis: list[float] = []
     costs: list[list[float]] = [[] for _ in SCALES]

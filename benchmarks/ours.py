@@ -40,7 +40,7 @@ def serve(setup: Setup, folder: Path) -> Iterator[str]:
 
 def connect(setup: Setup, endpoint: str) -> Callable[[], Caller]:
     """Return what makes a caller for one thread; all share the one client."""
-    from zbatch import ZClient
+    from zbatch.client import ZClient
 
     client: Any = ZClient(endpoint, timeout=60.0)
     submit: Callable[..., Any] = client.submit

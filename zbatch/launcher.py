@@ -26,7 +26,7 @@ from zbatch import broker, worker
 from zbatch.config import BrokerSettings, ServeSettings, WorkerSettings, version
 from zbatch.errors import ConfigError
 from zbatch.journal import Journal
-from zbatch.processes import Brake, Child, Note, die_with_parent
+from zbatch.processes import Brake, Child, Note, die_with_parent, reap_strangers
 
 FAILED = 1
 WRONG = 2
@@ -105,7 +105,8 @@ class Launcher:
             for part in self._parts():
                 if part.child is not None and part.child.fileno() in ready:
                     self._bury(part)
-            self._reap_strangers()
+            if os.getpid() == 1:
+                reap_strangers([part.child.pid for part in self._parts() if part.child is not None])
         return self._status
 
     def close(self) -> None:
@@ -161,17 +162,6 @@ class Launcher:
         self._journal.event(
             f"{part.role} died", level="warning", name=part.name, pid=child.pid, exit=status, again_in_s=pause
         )
-
-    def _reap_strangers(self) -> None:
-        """As pid 1 of a container, bury the orphans that the kernel hands over."""
-        own = {part.child.pid for part in self._parts() if part.child is not None}
-        while os.getpid() == 1:
-            with contextlib.suppress(ChildProcessError):
-                dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-                if dead is not None and dead.si_pid not in own:
-                    os.waitpid(dead.si_pid, 0)
-                    continue
-            return
 
     # --- leaving -----------------------------------------------------------------------------------
 
@@ -236,13 +226,7 @@ def serve(settings: ServeSettings) -> int:
 
 def main(role: str, config: int, lifeline: int) -> int:
     """Be the child that a launcher started with these descriptors."""
-    # Ctrl-C reaches the whole foreground group; what it means is the launcher's to say.
-    os.setsid()
-    die_with_parent()
-    gone = select.poll()
-    gone.register(lifeline, select.POLLHUP)
-    if gone.poll(0):
-        return FAILED
+    die_with_parent(lifeline)
     with os.fdopen(config, "rb") as stream:
         told = stream.read()
     try:

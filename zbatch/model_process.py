@@ -281,7 +281,7 @@ def _chosen(values: Sequence[Any], places: Sequence[int] | None) -> Sequence[Any
 
 def main(config: int, note: int, lifeline: int) -> int:
     """Be the model process that a supervisor started with these descriptors."""
-    die_with_parent()
+    die_with_parent(lifeline)
     settle_allocator()
     # Ctrl-C reaches the whole foreground group; what it means is the supervisor's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -153,8 +153,8 @@ def _lowered(value: Any, path: str, depth: int, buffers: list[Buffer]) -> Any:
     if kind is bytearray or kind is memoryview:
         raise TypeError(f"{path} is a {kind.__name__}; wanted bytes: use bytes(value)")
     raise TypeError(
-        f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent; zbatch carries None, bool, "
-        "int, float, complex, str, bytes, list, tuple, dict, dates, times, NumPy arrays and scalars, torch tensors"
+        f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent; zbatch carries None, "
+        "bool, int, float, complex, str, bytes, list, tuple, dict, dates, times, arrays, NumPy scalars, tensors"
     )
 
 

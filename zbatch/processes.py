@@ -1,8 +1,10 @@
 """Start, watch and end child processes so that none is ever left behind.
 
-A child is tied to its parent twice: the kernel signals it when the parent's thread dies (Linux), and the
-lifeline, a pipe that only the parent holds open, ends.  The parent sees a death through a process
-descriptor, at once, and reads the note that the child left in shared memory.
+A child is tied to its parent twice: the kernel ends it when the parent's thread dies (Linux), and the
+lifeline, a pipe that only the parent holds open, ends.  It leads a session of its own, so that what it
+started itself can be ended with it, and Ctrl-C at a terminal reaches the parent alone, whose matter it is.
+The parent sees a death through a process descriptor, at once, and reads the note that the child left in
+shared memory.  When to start whom, and what a death means, is for ``worker.py`` and ``launcher.py`` to say.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ import contextlib
 import ctypes
 import mmap
 import os
+import select
 import signal
 import struct
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -23,40 +27,53 @@ BRAKE_FROM = 5
 """Deaths in a row, without a finished batch between them, from which restarts wait."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
-GRACE = 2.0
+
+KILL_PATIENCE = 5.0
+"""Seconds for the kernel to end a process that was killed; longer only if it hangs in a driver."""
+
+PR_SET_PDEATHSIG = 1
 
 
 class Noted(NamedTuple):
-    """What a model process was doing when it was last seen."""
+    """What a model process was doing when it was last seen; times are nanoseconds of CLOCK_MONOTONIC.
+
+    That is one clock for all processes of a host.
+    """
 
     epoch: bytes
     begun: int
     finished: int
     lease_until: int
-    """Nanoseconds of CLOCK_MONOTONIC, which is one clock for all processes of a host."""
     state: str
+    begun_at: int = 0
+    progress_at: int = 0
 
 
-_LAYOUT = struct.Struct("<Q8sQQQ16s")
+_NOTHING = Noted(bytes(8), 0, 0, 0, "loading")
+_RECORD = struct.Struct("<8sQQQ16sQQ")
+_PLACES = (64, 128)
+_SIZE = 192
 
 
 class Note:
     """A few bytes of memory that a child writes and its parent can read, even after the child's death.
 
-    Written by one thread at a time.  The first word counts writings and is odd while one is under way.
+    They hold a count and two records; the count says which is whole, and the other is written next.  So a
+    writing that death cut off leaves the record before it.  One process writes at a time, from any thread.
     """
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._map = mmap.mmap(descriptor, _LAYOUT.size)
-        self._count = 0
-        self._noted = Noted(bytes(8), 0, 0, 0, "loading")
+        self._map = mmap.mmap(descriptor, _SIZE)
+        self._count = memoryview(self._map)[:8].cast("Q")
+        self._lock = threading.Lock()
+        self._noted = _NOTHING
 
     @classmethod
     def create(cls) -> Note:
         """Make a note that a child can inherit."""
         descriptor = os.memfd_create("zbatch-note", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, _LAYOUT.size)
+        os.ftruncate(descriptor, _SIZE)
         note = cls(descriptor)
         note.clear()
         return note
@@ -68,48 +85,58 @@ class Note:
 
     def clear(self) -> None:
         """Begin anew, for the next child."""
-        self._write(Noted(bytes(8), 0, 0, 0, "loading"))
+        with self._lock:
+            self._write(_NOTHING)
 
     def begin(self, epoch: bytes, batch: int, lease: float) -> None:
-        """Write that a batch begins, and until when it may run."""
-        until = time.monotonic_ns() + int(lease * 1e9)
-        finished = self._noted.finished if epoch == self._noted.epoch else 0
-        self._write(Noted(epoch, batch, finished, until, self._noted.state))
+        """Write that a batch begins, and how many seconds it may run."""
+        now = time.monotonic_ns()
+        until = now + int(lease * 1e9)
+        with self._lock:
+            finished = self._noted.finished if epoch == self._noted.epoch else 0
+            self._write(Noted(epoch, batch, finished, until, self._noted.state, now, now))
 
     def finish(self, batch: int) -> None:
         """Write that the batch came to an end."""
-        self._write(self._noted._replace(finished=batch))
+        with self._lock:
+            self._write(self._noted._replace(finished=batch))
 
     def progress(self, lease: float) -> None:
         """Write that the lease begins anew."""
-        self._write(self._noted._replace(lease_until=time.monotonic_ns() + int(lease * 1e9)))
+        now = time.monotonic_ns()
+        with self._lock:
+            self._write(self._noted._replace(lease_until=now + int(lease * 1e9), progress_at=now))
 
     def show(self, state: str) -> None:
         """Write what the child is up to: loading, ready, draining."""
-        self._write(self._noted._replace(state=state))
+        with self._lock:
+            self._write(self._noted._replace(state=state))
 
     def read(self) -> Noted:
-        """Return what stands there; of a writing that was cut off by death, what was whole before."""
+        """Return what stands there; of a writing that was cut off by death, what stood before."""
         for _ in range(100):
-            before = self._map[:8]
-            count, epoch, begun, finished, until, state = _LAYOUT.unpack(self._map[:])
-            if count % 2 == 0 and self._map[:8] == before:
+            count = self._count[0]
+            found = _RECORD.unpack_from(self._map, _PLACES[count % 2])
+            if self._count[0] == count:
                 break
-        return Noted(epoch, begun, finished, until, state.rstrip(b"\0").decode())
+        epoch, begun, finished, until, state, begun_at, progress_at = found
+        return Noted(epoch, begun, finished, until, state.rstrip(b"\0").decode(), begun_at, progress_at)
 
     def close(self) -> None:
         """Let go of the memory."""
+        self._count.release()
         self._map.close()
         os.close(self.descriptor)
 
     def _write(self, noted: Noted) -> None:
         self._noted = noted
-        self._count += 2
-        self._map[:8] = (self._count - 1).to_bytes(8, "little")
-        self._map[8:] = _LAYOUT.pack(
-            0, noted.epoch, noted.begun, noted.finished, noted.lease_until, noted.state.encode()
-        )[8:]
-        self._map[:8] = self._count.to_bytes(8, "little")
+        count = self._count[0] + 1
+        epoch, begun, finished, until, state, begun_at, progress_at = noted
+        _RECORD.pack_into(
+            *(self._map, _PLACES[count % 2]),
+            *(epoch, begun, finished, until, state.encode(), begun_at, progress_at),
+        )
+        self._count[0] = count
 
 
 @dataclass(slots=True)
@@ -144,21 +171,32 @@ class Child:
         config: bytes | None = None,
         note: Note | None = None,
     ) -> Child:
-        """Start a child; with a config and a note, their descriptors and its lifeline's are its last arguments.
+        """Start a child.  With a config and a note it gets three descriptors as arguments: config, note, lifeline.
 
-        Call it from the main thread: the kernel's parent-death signal follows the thread that forks.
+        Call it from the thread that lives as long as the child may, in a program of ours the main thread:
+        the kernel's parent-death signal follows the thread that forks, not the process.
         """
         if config is None or note is None:
-            return cls(subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL), None)
+            return cls(
+                subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True), None
+            )
         reader, writer = os.pipe()
         told = os.memfd_create("zbatch-config")
-        os.write(told, config)
-        os.lseek(told, 0, os.SEEK_SET)
         passed = (told, note.descriptor, reader)
         try:
+            os.write(told, config)
+            os.lseek(told, 0, os.SEEK_SET)
+            os.set_blocking(writer, False)
             process = subprocess.Popen(
-                [*argv, *map(str, passed)], env=env, pass_fds=passed, stdin=subprocess.DEVNULL
+                [*argv, *map(str, passed)],
+                env=env,
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
             )
+        except BaseException:
+            os.close(writer)
+            raise
         finally:
             os.close(told)
             os.close(reader)
@@ -169,30 +207,45 @@ class Child:
         return self._descriptor
 
     def poll(self) -> int | None:
-        """Return the exit status (minus the signal that ended it), or None while it lives."""
+        """Return the exit status (minus the signal that ended it), or None while it lives.
+
+        What a dead child had started, and did not move into a session of its own, is ended here.
+        """
+        if self._process.returncode is None and self._is_dead():
+            # Before it is reaped: until then nobody else can be given the number of its group.
+            self._kill_group()
         return self._process.poll()
 
     def order(self, what: bytes) -> None:
-        """Write an order into the lifeline."""
+        """Write an order into the lifeline; one that does not listen is told nothing."""
         if self._lifeline is not None:
-            with contextlib.suppress(BrokenPipeError):
+            with contextlib.suppress(BrokenPipeError, BlockingIOError):
                 os.write(self._lifeline, what)
 
     def terminate(self) -> None:
         """Ask it to leave."""
-        if self._process.poll() is None:
+        if self.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def kill(self) -> None:
-        """End it now and wait for it."""
-        if self._process.poll() is None:
-            self._process.kill()
+        """End it now, and what it started; ``wait`` sees it dead a moment later."""
+        if self.poll() is None:
+            self._kill_group()
 
     def wait(self, timeout: float) -> int | None:
         """Wait a while for its end; return the exit status, or None if it still lives."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            return self._process.wait(timeout)
-        return None
+        if self.poll() is None:
+            ended = select.poll()
+            ended.register(self._descriptor, select.POLLIN)
+            ended.poll(max(0, timeout) * 1000)
+        return self.poll()
+
+    def stop(self, grace: float) -> int | None:
+        """Ask it to leave, end it if it has not after ``grace`` seconds; return the exit status."""
+        self.terminate()
+        if self.wait(grace) is None:
+            self.kill()
+        return self.wait(KILL_PATIENCE)
 
     def close(self) -> None:
         """Let go of a dead child's descriptors."""
@@ -201,9 +254,38 @@ class Child:
             os.close(self._lifeline)
             self._lifeline = None
 
+    def _is_dead(self) -> bool:
+        try:
+            ended = os.waitid(os.P_PIDFD, self._descriptor, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return False  # somebody else reaped it: its group may be another's by now
+        return ended is not None
 
-def die_with_parent() -> None:
-    """Have the kernel end this process when its parent dies; ends it now if that has happened already."""
-    ctypes.CDLL(None, use_errno=True).prctl(1, signal.SIGKILL)
-    if os.getppid() == 1 and os.environ.get("ZBATCH_PARENT", "1") != "1":
+    def _kill_group(self) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+
+
+def die_with_parent(lifeline: int | None = None) -> None:
+    """Have the kernel end this process when its parent dies; a child calls it first.
+
+    With a lifeline, a parent that died before this call is noticed too, and ends the process here.
+    """
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    if lifeline is None:
+        return
+    held = select.poll()
+    held.register(lifeline, 0)
+    if held.poll(0):
         os._exit(0)
+
+
+def reap_strangers(own: Collection[int]) -> None:
+    """As pid 1 of a container, bury the dead whom the kernel handed over; ``own`` are left alone."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            dead = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            # One of our own hides those behind it until it is reaped, which is soon.
+            if dead is None or dead.si_pid in own:
+                return
+            os.waitpid(dead.si_pid, 0)

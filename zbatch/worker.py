@@ -29,7 +29,7 @@ from zbatch.gpus import Slot, choose
 from zbatch.journal import Journal
 from zbatch.messages import Child as Report
 from zbatch.model_process import DRAIN, LOAD_FAILED, Spec
-from zbatch.processes import Brake, Child, Note
+from zbatch.processes import Brake, Child, Note, reap_strangers
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
 
 LOOK = 0.100
@@ -114,6 +114,8 @@ class Supervisor:
             if self._wake in ready:
                 self._heed()
             self._reap(ready)
+            if os.getpid() == 1:
+                reap_strangers([one.child.pid for one in self._places if one.child is not None])
         self._perform(self._core.stop())
         return GAVE_UP if self._leaving is None else 0
 
