@@ -283,7 +283,7 @@ def main(config: int, note: int, lifeline: int) -> int:
     """Be the model process that a supervisor started with these descriptors."""
     die_with_parent(lifeline)
     settle_allocator()
-    # Ctrl-C reaches the whole foreground group; what it means is the supervisor's to say.
+    # Who sends it means the worker; what it means for this process is the supervisor's to say.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with os.fdopen(config, "rb") as stream:
         spec = msgspec.json.decode(stream.read(), type=Spec)

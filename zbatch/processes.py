@@ -150,7 +150,9 @@ class Brake:
         self.deaths = 1 if finished else self.deaths + 1
         if self.deaths < BRAKE_FROM:
             return 0.0
-        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** (self.deaths - BRAKE_FROM))
+        # Bounded before it is raised: after a night of deaths the power is no float any more.
+        doublings = min(self.deaths - BRAKE_FROM, 16)
+        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**doublings)
 
 
 class Child:
@@ -171,7 +173,9 @@ class Child:
         config: bytes | None = None,
         note: Note | None = None,
     ) -> Child:
-        """Start a child.  With a config and a note it gets three descriptors as arguments: config, note, lifeline.
+        """Start a child; with a config and a note its last three arguments are descriptors.
+
+        They are those of the config, to be read, of the note and of the lifeline.
 
         Call it from the thread that lives as long as the child may, in a program of ours the main thread:
         the kernel's parent-death signal follows the thread that forks, not the process.

@@ -1,0 +1,106 @@
+"""The brake at literal times, and the note that outlives its writer."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+
+import pytest
+
+from zbatch.processes import Brake, Note, Noted
+
+
+def test_a_child_that_dies_is_started_at_once_and_from_the_fifth_death_later_and_later() -> None:
+    brake = Brake()
+    pauses = [brake.died(finished=False) for _ in range(12)]
+    assert pauses == [0.0, 0.0, 0.0, 0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+
+
+def test_a_finished_batch_lets_the_brake_go() -> None:
+    brake = Brake()
+    pauses = [brake.died(finished=finished) for finished in (False,) * 5 + (True,) + (False,) * 4]
+    assert pauses == [0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.5]
+
+
+def test_a_brake_never_overflows() -> None:
+    assert Brake(deaths=5_000).died(finished=False) == 30.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    now = [1_000]
+    monkeypatch.setattr(time, "monotonic_ns", lambda: now[0])
+    return now
+
+
+def test_a_note_tells_what_its_writer_was_doing(clock: list[int]) -> None:
+    parents = Note.create()
+    childs = Note.attach(os.dup(parents.descriptor))
+    assert parents.read() == Noted(bytes(8), 0, 0, 0, "loading")
+    childs.show("ready")
+    childs.begin(b"epoch  1", 7, 0.000_000_5)
+    assert parents.read() == Noted(b"epoch  1", 7, 0, 1_500, "ready", 1_000, 1_000)
+    clock[0] = 1_400
+    childs.progress(0.000_001)
+    assert parents.read() == Noted(b"epoch  1", 7, 0, 2_400, "ready", 1_000, 1_400)
+    childs.finish(7)
+    childs.show("draining")
+    assert parents.read() == Noted(b"epoch  1", 7, 7, 2_400, "draining", 1_000, 1_400)
+    childs.close()
+    assert parents.read().finished == 7
+    parents.clear()
+    assert parents.read() == Noted(bytes(8), 0, 0, 0, "loading")
+    parents.close()
+
+
+def test_what_finished_under_another_broker_does_not_count(clock: list[int]) -> None:
+    note = Note.create()
+    note.begin(b"epoch  1", 7, 1.0)
+    note.finish(7)
+    note.begin(b"epoch  1", 8, 1.0)
+    assert note.read().finished == 7
+    note.begin(b"epoch  2", 7, 1.0)
+    assert note.read()[:3] == (b"epoch  2", 7, 0)
+    note.close()
+
+
+def test_a_writing_cut_off_by_death_leaves_what_stood_before(clock: list[int]) -> None:
+    note = Note.create()
+    note.begin(b"epoch  1", 7, 1.0)
+    whole = note.read()
+    count = int.from_bytes(os.pread(note.descriptor, 8, 0), "little")
+    # As far as a writer can come without saying that it is through.
+    os.pwrite(note.descriptor, b"\xff" * 40, 64 if count % 2 else 128)
+    assert note.read() == whole
+    note.close()
+
+
+def test_the_next_child_goes_on_where_the_last_one_died(clock: list[int]) -> None:
+    parents = Note.create()
+    for number in (1, 2, 3):
+        parents.clear()
+        childs = Note.attach(os.dup(parents.descriptor))
+        childs.begin(b"epoch  1", number, 1.0)
+        assert parents.read().begun == number
+        childs.close()
+    parents.close()
+
+
+def test_two_threads_may_write_and_nothing_is_lost() -> None:
+    note = Note.create()
+
+    def show() -> None:
+        for number in range(500):
+            note.show(str(number))
+
+    thread = threading.Thread(target=show)
+    thread.start()
+    for batch in range(500):
+        note.begin(b"epoch  1", batch, 1.0)
+        note.finish(batch)
+        seen = note.read()
+        assert seen.begun == seen.finished == batch
+    thread.join()
+    assert note.read().state == "499"
+    note.close()
