@@ -14,7 +14,7 @@ import pytest
 
 from zbatch.errors import BadOutput, ConfigError
 from zbatch.messages import Facts
-from zbatch.model import Context, LoadedModel, ManagedModel, load, outputs_of, wrap
+from zbatch.model import Context, LoadedModel, ManagedModel, check_name, load, outputs_of, wrap
 
 HERE = Context()
 
@@ -196,6 +196,19 @@ def test_a_path_without_py_is_no_module() -> None:
     )
     assert refusal("models/berd:Shout") == f"model is in 'models/berd', {wanted}"
     assert refusal(".bert:Shout") == f"model is in '.bert', {wanted}"
+
+
+@pytest.mark.parametrize("name", ["lambda batch: batch", "shouting.py", "a/b:Shout", "nowhere.py:Shout"])
+def test_a_name_can_be_checked_before_a_process_is_started_for_it(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check_name(name)
+    assert str(caught.value) == refusal(name)
+
+
+@pytest.mark.parametrize("name", ["deep.module:Shout", "broken.py:Shout"])
+def test_a_check_runs_no_code(name: str) -> None:
+    write("broken.py", "1/0")
+    check_name(name)
 
 
 @pytest.mark.parametrize("name", ["mine:Shout", "mine.py:Shout"])

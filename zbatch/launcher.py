@@ -26,6 +26,7 @@ from zbatch import broker, worker
 from zbatch.config import BrokerSettings, ServeSettings, WorkerSettings, version
 from zbatch.errors import ConfigError
 from zbatch.journal import Journal
+from zbatch.model import check_name
 from zbatch.processes import Brake, Child, Note, die_with_parent, reap_strangers
 
 FAILED = 1
@@ -204,7 +205,12 @@ def _place_for_sockets() -> str | None:
 
 
 def serve(settings: ServeSettings) -> int:
-    """Run a broker and workers until SIGTERM or SIGINT; the second signal ends them at once."""
+    """Run a broker and workers until SIGTERM or SIGINT; the second signal ends them at once.
+
+    Raises :class:`ConfigError` for a model's file that is not there.
+    """
+    for one in settings.workers:
+        check_name(one.model)
     journal = Journal(settings.broker.log_format, "serve", level=settings.broker.log_level)
     launcher = Launcher(settings, journal)
     for number in (signal.SIGTERM, signal.SIGINT):

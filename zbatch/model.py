@@ -187,21 +187,20 @@ def _named(results: Any) -> str:
     return f"a {type(results).__name__}"
 
 
+def check_name(name: str) -> None:
+    """Raise what :func:`load` would, as far as that can be told without running the model's code."""
+    place, _ = _parted(name)
+    if place.endswith(".py"):
+        _file(place)
+
+
 def load(name: str, args: Mapping[str, Any], context: Context) -> LoadedModel:
     """Return the model of a name, set up in this thread.
 
     Raises :class:`ConfigError` with a sentence for a wrong name or wrong arguments; what the model's own
     code raises passes through.
     """
-    if name.lstrip().startswith("lambda"):
-        raise ConfigError(
-            f"model is {name!r}: a lambda has no name that other processes could load; "
-            f"put a function predict(batch) into a file and name it, as {WANTED}"
-        )
-    place, _, attribute = name.rpartition(":")
-    if not place or not attribute:
-        hint = f"; did you forget :Name after {name}?" if name.endswith(".py") else ""
-        raise ConfigError(f"model is {name!r}, wanted {WANTED}{hint}")
+    place, attribute = _parted(name)
     found: Any = _load_file(place) if place.endswith(".py") else _load_module(place)
     shown = place
     for part in attribute.split("."):
@@ -224,6 +223,22 @@ def wrap(model: Any, args: Mapping[str, Any], context: Context, *, name: str | N
     if callable(setup):
         setup(context)
     return LoadedModel(model, predict, shown)
+
+
+def _parted(name: str) -> tuple[str, str]:
+    if name.lstrip().startswith("lambda"):
+        raise ConfigError(
+            f"model is {name!r}: a lambda has no name that other processes could load; "
+            f"put a function predict(batch) into a file and name it, as {WANTED}"
+        )
+    place, _, attribute = name.rpartition(":")
+    if not place or not attribute:
+        hint = f"; did you forget :Name after {name}?" if name.endswith(".py") else ""
+        raise ConfigError(f"model is {name!r}, wanted {WANTED}{hint}")
+    if not place.endswith(".py") and not all(part.isidentifier() for part in place.split(".")):
+        hint = f"; did you mean {place}.py?" if Path(f"{place}.py").is_file() else ""
+        raise ConfigError(f"model is in {place!r}, wanted {WANTED}{hint}")
+    return place, attribute
 
 
 def _made(model: type[Any], args: Mapping[str, Any], context: Context, shown: str) -> Any:
@@ -289,7 +304,7 @@ def _call(target: Callable[..., Any], args: Mapping[str, Any], shown: str) -> An
     return target(**args)
 
 
-def _load_file(place: str) -> ModuleType:
+def _file(place: str) -> Path:
     path = Path(place).resolve()
     if not path.is_file():
         folder = path.parent
@@ -298,6 +313,11 @@ def _load_file(place: str) -> ModuleType:
         raise ConfigError(
             f"there is no file {path}{_instead(path.name, [one.name for one in folder.glob('*.py')])}"
         )
+    return path
+
+
+def _load_file(place: str) -> ModuleType:
+    path = _file(place)
     known = sys.modules.get(path.stem)
     if known is not None and getattr(known, "__file__", None) == str(path):
         return known
@@ -321,9 +341,6 @@ def _load_file(place: str) -> ModuleType:
 
 
 def _load_module(place: str) -> ModuleType:
-    if not all(part.isidentifier() for part in place.split(".")):
-        hint = f"; did you mean {place}.py?" if Path(f"{place}.py").is_file() else ""
-        raise ConfigError(f"model is in {place!r}, wanted {WANTED}{hint}")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:

@@ -28,6 +28,7 @@ from zbatch.core.supervisor import SupervisorCore
 from zbatch.gpus import Slot, choose
 from zbatch.journal import Journal
 from zbatch.messages import Child as Report
+from zbatch.model import check_name
 from zbatch.model_process import DRAIN, LOAD_FAILED, Spec
 from zbatch.processes import Brake, Child, Note, reap_strangers
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
@@ -295,8 +296,9 @@ def _word(exit_status: int) -> str:
 def run(settings: WorkerSettings) -> int:
     """Run the model processes of a worker until SIGTERM or SIGINT; the second signal ends them at once.
 
-    Raises :class:`ConfigError` for a GPU that is not there.
+    Raises :class:`ConfigError` for a GPU or a model's file that is not there.
     """
+    check_name(settings.model)
     journal = Journal(settings.log_format, "worker", level=settings.log_level)
     supervisor = Supervisor(settings, journal)
     for number in (signal.SIGTERM, signal.SIGINT):
