@@ -68,7 +68,7 @@ class AsyncZClient(Generic[In, Out]):
         call = self._ask(
             items, return_exceptions, topic=topic, timeout=timeout, priority=priority, key=key, cost=cost
         )
-        if not call.done():
+        if call.settled is not None:
             try:
                 await call.settled
             except asyncio.CancelledError:
@@ -181,7 +181,8 @@ class AsyncZClient(Generic[In, Out]):
     def _ask(self, items: Iterable[In], return_exceptions: bool, **ask: Any) -> _AsyncCall:
         loop = self._line.bind()
         sequence = rows(items)
-        call = _AsyncCall(self._line, return_exceptions=return_exceptions)
+        call = _AsyncCall(self._line)
+        call._returns_exceptions = return_exceptions
         if sequence:
             self._asking.prepare(call, sequence, time.monotonic(), **ask)
             call.settled = loop.create_future()
@@ -194,12 +195,11 @@ class AsyncZClient(Generic[In, Out]):
 class _AsyncCall(Future[Any]):
     """A call that tells an event loop when it is settled."""
 
-    __slots__ = ("settled",)
-    settled: asyncio.Future[None]
+    settled: asyncio.Future[None] | None = None
 
     def _finish(self, phase: int) -> bool:
         super()._finish(phase)
-        if hasattr(self, "settled") and not self.settled.done():
+        if self.settled is not None and not self.settled.done():
             self.settled.set_result(None)
         return False
 

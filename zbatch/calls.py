@@ -10,6 +10,7 @@ import concurrent.futures
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from numbers import Real
 from typing import Any, Protocol, TypeVar
 
@@ -59,6 +60,18 @@ class Asking:
         self.message_bytes = message_bytes
         self._encode = encode
         self._topics = {self.topic}
+        self._grid = _grid(self.timeout)
+        self._mark = _mark(self.topic)
+
+    def prepare_one(self, call: Call, item: Any, now: float) -> None:
+        """Set up a call of one item for which nothing special is asked: what most calls are."""
+        encoded, frames = self._encode(item)
+        if frames or (self.message_bytes and len(encoded) > self.message_bytes):
+            self.prepare(call, (item,), now)
+            return
+        call.item = encoded
+        call.mark = self._mark
+        call.deadline = (now + self.timeout) // self._grid * self._grid
 
     def prepare(
         self,
@@ -82,31 +95,26 @@ class Asking:
         elif topic not in self._topics:
             self._admit_topic(topic)
         seconds = self.timeout if timeout is None else _checked_timeout(timeout)
-        grid = math.ldexp(1.0, math.frexp(seconds)[1] - GRID_BITS)
-        deadline = (now + seconds) // grid * grid
+        grid = _grid(seconds)
+        call.deadline = (now + seconds) // grid * grid
         if key or priority:
             _check_words(key, priority)
-        costs = None if cost is None else _costs(cost, len(items))
-        if len(items) == 1:
-            encoded, frames = self._encode(items[0])
-            if frames or (self.message_bytes and len(encoded) > self.message_bytes):
-                self._check_size([encoded], [frames])
-            call.prepare(
-                topic,
-                (encoded,),
-                (frames,) if frames else None,
-                deadline,
-                priority=priority,
-                key=key,
-                costs=costs,
-            )
-            return
+        if cost is not None:
+            call.costs = _costs(cost, len(items))
         both = [self._encode(item) for item in items]
         payloads = [one for one, _ in both]
         buffers = [frames for _, frames in both] if any(frames for _, frames in both) else None
         if self.message_bytes:
             self._check_size(payloads, buffers)
-        call.prepare(topic, payloads, buffers, deadline, priority=priority, key=key, costs=costs)
+        call.buffers = buffers
+        if len(payloads) == 1:
+            call.item = payloads[0]
+            call.mark = _mark(topic, key, priority, buffers is None, cost is None)
+        else:
+            call.items = payloads
+            call.left = len(payloads)
+            call.outputs = [None] * len(payloads)
+            call.mark = (topic, key, priority, call)
 
     def _admit_topic(self, topic: str) -> None:
         try:
@@ -188,37 +196,24 @@ class Future(concurrent.futures.Future[list[Out]], Call):
     thread blocks, and outputs are decoded in the thread that asks for them.
     """
 
-    __slots__ = (
-        "_blocked",
-        "_calls_back",
-        "_cond",
-        "_decode",
-        "_error",
-        "_line",
-        "_one_fault",
-        "_phase",
-        "_raw",
-        "_raw_buffers",
-        "_returns_exceptions",
-        "_value",
-        "_watchers",
-    )
+    # Class attributes are the defaults, as in ``Call``.
+    _decode: Decode = staticmethod(payload.decode)
+    _returns_exceptions = False
+    _phase = _WAITING
+    _value: Any = _UNSET
+    _raw: Any = None
+    _raw_buffers: Sequence[Any] = ()
+    _error: BaseException | None = None
+    _one_fault: Fault | None = None
+    _blocker: Any = None
+    """The lock of the first thread that waits; others use the condition."""
+    _calls_back: list[Callable[[Any], object]] | None = None
+    _cond: threading.Condition | None = None
+    _watchers: list[Any] | None = None
 
-    def __init__(
-        self, line: Line, decode: Decode = payload.decode, *, return_exceptions: bool = False
-    ) -> None:
+    def __init__(self, line: Line) -> None:
         # The base's constructor is left out: everything it makes is made here when it is needed.
         self._line: Line | None = line
-        self._decode = decode
-        self._returns_exceptions = return_exceptions
-        self._phase = _WAITING
-        self._value: Any = _UNSET
-        self._error: BaseException | None = None
-        self._one_fault: Fault | None = None
-        self._blocked: list[Any] | None = None
-        self._calls_back: list[Callable[[Any], object]] | None = None
-        self._cond: threading.Condition | None = None
-        self._watchers: list[Any] | None = None
 
     # --- what callers use --------------------------------------------------------------------------
 
@@ -228,7 +223,8 @@ class Future(concurrent.futures.Future[list[Out]], Call):
         Raises the request's error (see ``zbatch.errors``), and a plain ``TimeoutError`` when ``timeout``
         seconds are over, which leaves the request alive.
         """
-        self._await(timeout)
+        if not self._phase:
+            self._await(timeout)
         if self._value is _UNSET and self._error is None:
             self._unpack()
         if self._error is not None:
@@ -279,7 +275,6 @@ class Future(concurrent.futures.Future[list[Out]], Call):
         """Settle a request of no items: its answer is the empty list, without a round trip."""
         self.items = ()
         self.outputs = []
-        self.faults = None
         self._finish(_SETTLED)
 
     def settle(self, output: Any, buffers: Sequence[Any] = ()) -> bool:
@@ -312,10 +307,8 @@ class Future(concurrent.futures.Future[list[Out]], Call):
 
     def announce(self) -> None:
         """Tell those who wait for a call that was just settled; no lock may be held, callbacks run here."""
-        if self._blocked is not None:
-            blocked, self._blocked = self._blocked, None
-            for lock in blocked:
-                lock.release()
+        if self._blocker is not None:
+            self._blocker.release()
         if self._cond is not None:
             self._tell_watchers()
 
@@ -324,18 +317,19 @@ class Future(concurrent.futures.Future[list[Out]], Call):
         lock = threading.Lock()
         lock.acquire()
         with _making:
-            if self._blocked is None:
-                self._blocked = []
-            self._blocked.append(lock)
-        if self._phase != _WAITING:
-            return True
-        return lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+            first = self._blocker is None
+            if first:
+                self._blocker = lock
+        if first:
+            return bool(self._phase) or lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        with self._condition:
+            return self._condition.wait_for(lambda: self._phase != _WAITING, timeout)
 
     def _finish(self, phase: int) -> bool:
         # The phase first, then the look at who waits: those who begin to wait look at it last.
         self._phase = phase
         self._line = None
-        return self._blocked is not None or self._cond is not None
+        return self._blocker is not None or self._cond is not None
 
     def _tell_watchers(self) -> None:
         with self._condition:
@@ -403,26 +397,25 @@ class Future(concurrent.futures.Future[list[Out]], Call):
 
 
 def settle(action: Answered | Finished | Failed) -> list[Future[Any]]:
-    """Give calls their outcomes; return the futures that somebody waits for."""
+    """Give calls their outcomes; return the futures that somebody waits for, to be told."""
     told: list[Any] = []
     if isinstance(action, Answered):
-        if action.buffers is None:
-            for call, output in zip(action.calls, action.outputs, strict=False):
-                if call is not None and not call._phase and call.settle(output):  # type: ignore[attr-defined]
+        buffers = action.buffers or repeat(())
+        call: Any
+        for call, output, own in zip(action.calls, action.outputs, buffers, strict=False):
+            if call is not None and not call._phase:
+                call._raw = output
+                call._raw_buffers = own
+                if call._finish(_SETTLED):
                     told.append(call)
-            return told
-        for call, output, own in zip(action.calls, action.outputs, action.buffers, strict=False):
-            if call is not None and not call._phase and call.settle(output, own):  # type: ignore[attr-defined]
-                told.append(call)
     elif isinstance(action, Finished):
-        future: Any = action.call
-        if not future.done() and future.settle_all():
-            told.append(future)
+        call = action.call
+        if not call.done() and call.settle_all():
+            told.append(call)
     else:
-        for failed in action.calls:
-            future = failed
-            if not future.done() and future.settle_fault(action.fault):
-                told.append(future)
+        for call in action.calls:
+            if not call.done() and call.settle_fault(action.fault):
+                told.append(call)
     return told
 
 
@@ -435,6 +428,15 @@ def _call_back(fn: Callable[[Any], object], future: Any) -> None:
     except Exception:
         # As concurrent.futures does: a callback's failure is the callback's, not the client's.
         concurrent.futures._base.LOGGER.exception("exception calling callback for %r", future)
+
+
+def _grid(seconds: float) -> float:
+    return math.ldexp(1.0, math.frexp(seconds)[1] - GRID_BITS)
+
+
+def _mark(topic: str, key: str = "", priority: int = 0, *shape: bool) -> tuple[Any, ...]:
+    """Return what calls of one item must share to travel together."""
+    return (topic, key, priority, *(shape or (True, True)))
 
 
 def _checked_timeout(timeout: float) -> float:

@@ -18,7 +18,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypedDict, TypeVar
 
 import zmq
 
@@ -36,6 +36,16 @@ Out = TypeVar("Out")
 
 LINGER = 0.002
 """Seconds that the thread stays at the helm with nothing open, where several callers come and go."""
+
+
+class _Ask(TypedDict):
+    """What a caller asks for beside the items."""
+
+    topic: str | None
+    timeout: float | None
+    priority: int
+    key: str
+    cost: float | Sequence[float] | None
 
 
 class ZClient(Generic[In, Out]):
@@ -85,9 +95,11 @@ class ZClient(Generic[In, Out]):
         Raises the error of ``zbatch.errors`` that tells what happened; :class:`BatchError` where some of
         several items failed.  With ``return_exceptions`` errors stand in the list instead.
         """
-        future = self._ask(
-            items, return_exceptions, topic=topic, timeout=timeout, priority=priority, key=key, cost=cost
-        )
+        if topic is None and timeout is None and cost is None and not key and not priority:
+            future = self._ask(items, return_exceptions, None)
+        else:
+            ask = _Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
+            future = self._ask(items, return_exceptions, ask)
         try:
             return future.result()
         except KeyboardInterrupt:
@@ -119,23 +131,32 @@ class ZClient(Generic[In, Out]):
         return_exceptions: bool = False,
     ) -> Future[Out]:
         """Ask, and return at once; the future has the interface of ``concurrent.futures.Future``."""
-        future = self._ask(
-            items, return_exceptions, topic=topic, timeout=timeout, priority=priority, key=key, cost=cost
-        )
+        if topic is None and timeout is None and cost is None and not key and not priority:
+            future = self._ask(items, return_exceptions, None)
+        else:
+            ask = _Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
+            future = self._ask(items, return_exceptions, ask)
         self._line.carry()
         return future
 
-    def _ask(self, items: Iterable[In], return_exceptions: bool, **ask: Any) -> Future[Out]:
+    def _ask(self, items: Iterable[In], return_exceptions: bool, ask: _Ask | None) -> Future[Out]:
         line = self._line
         if line.closed:
             raise ClientClosed("this client was closed; make another one")
-        sequence = rows(items)
-        future: Future[Out] = Future(line, return_exceptions=return_exceptions)
-        if sequence:
-            self._asking.prepare(future, sequence, time.monotonic(), **ask)
-            line.put(future)
-        else:
+        sequence = items if type(items) is list else rows(items)
+        future: Future[Out] = Future(line)
+        if return_exceptions:
+            future._returns_exceptions = True
+        if not sequence:
             future.answer_nothing()
+            return future
+        if ask is not None:
+            self._asking.prepare(future, sequence, time.monotonic(), **ask)
+        elif len(sequence) == 1:
+            self._asking.prepare_one(future, sequence[0], time.monotonic())
+        else:
+            self._asking.prepare(future, sequence, time.monotonic())
+        line.put(future)
         return future
 
     def map(
@@ -218,8 +239,8 @@ class _Line:
         """Held while nothing is to be done by the thread; released to wake it."""
         self._bell.acquire()
         self._thread: threading.Thread | None = None
-        self._waiting: dict[int, None] = {}
-        """Threads that wait while another is at the helm."""
+        self._waiting: list[None] = []
+        """One for each thread that waits while another is at the helm."""
         self._retired = False
         self._asleep = False
         self._asking_status = False
@@ -247,13 +268,12 @@ class _Line:
         """Block until a call is settled, at the helm if nobody is there."""
         if self._waiting or not self._helm.acquire(blocking=False):
             # Several wait: a helm that changed hands with each of them would cost more than a thread hop.
-            me = threading.get_ident()
-            self._waiting[me] = None
+            self._waiting.append(None)
             self.carry()
             try:
                 return future.block(timeout)
             finally:
-                self._waiting.pop(me, None)
+                self._waiting.pop()
         try:
             self._steer(future, None if timeout is None else time.monotonic() + timeout)
         finally:

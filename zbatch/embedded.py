@@ -93,7 +93,9 @@ class LocalClient(Generic[In, Out]):
         if line.closed:
             raise ClientClosed("this client was closed, or belongs to the process before a fork")
         sequence = rows(items)
-        future: Future[Out] = Future(line, _as_it_is, return_exceptions=return_exceptions)
+        future: Future[Out] = Future(line)
+        future._decode = _as_it_is
+        future._returns_exceptions = return_exceptions
         if sequence:
             self._asking.prepare(future, sequence, time.monotonic(), **ask)
             line.put(future)
@@ -277,16 +279,9 @@ class _LocalLine:
         return job, due
 
     def _run_job(self, runner: Runner, job: Job) -> None:
-        gaps = {position for position, _ in job.dropped}
-        kept = (
-            [place for place in range(len(job.items)) if place not in gaps] if gaps else range(len(job.items))
-        )
-        items = [job.items[place] for place in kept] if gaps else job.items
         self._idle = False
         self._busy.set()
-        ran = runner.run(
-            Work(items, None, [job.ids[place] for place in kept], [job.deadlines[place] for place in kept])
-        )
+        ran = runner.run(Work(*job.work()))
         self._busy.clear()
         with self._lock:
             now = time.monotonic()

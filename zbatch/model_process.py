@@ -173,14 +173,7 @@ class ModelProcess:
                 self._busy = time.monotonic()
 
     def _run_job(self, runner: Runner, job: Job) -> None:
-        gaps = {position for position, _ in job.dropped}
-        chosen: Any = [place for place in range(len(job.items)) if place not in gaps] if gaps else None
-        work = Work(
-            items=_chosen(job.items, chosen),
-            buffers=None if job.buffers is None else _chosen(job.buffers, chosen),
-            ids=_chosen(job.ids, chosen),
-            deadlines=_chosen(job.deadlines, chosen),
-        )
+        work = Work(*job.work())
         self._note.begin(job.epoch, job.number, job.lease)
         ran = runner.run(work)
         self._note.finish(job.number)
@@ -273,10 +266,6 @@ class ModelProcess:
             for socket in self._sockets.values():
                 socket.close(500)
             self._context.term()
-
-
-def _chosen(values: Sequence[Any], places: Sequence[int] | None) -> Sequence[Any]:
-    return values if places is None else [values[place] for place in places]
 
 
 def main(config: int, note: int, lifeline: int) -> int:

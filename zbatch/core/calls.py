@@ -19,63 +19,21 @@ from zbatch.messages import Fault
 class Call:
     """One request of a caller: its items on the way out, its outcome on the way in."""
 
-    __slots__ = (
-        "buffers",
-        "closed",
-        "costs",
-        "deadline",
-        "faults",
-        "group",
-        "item",
-        "items",
-        "left",
-        "mark",
-        "outputs",
-    )
-
+    # Class attributes are the defaults: a call of one item sets three of them, and there are many such calls.
     mark: tuple[Any, ...]
     """What calls must share to travel together."""
-    item: bytes
-    """The payload of a call of one item."""
-    items: Sequence[bytes] | None
-    """The payloads of a call of several."""
-    buffers: Sequence[Sequence[Any]] | None
-    costs: Sequence[float] | None
     deadline: float
-    group: Sent | None
+    item: Any
+    """The payload of a call of one item."""
+    items: Sequence[Any] | None = None
+    """The payloads of a call of several."""
+    buffers: Sequence[Sequence[Any]] | None = None
+    costs: Sequence[float] | None = None
+    group: Sent | None = None
     outputs: list[Any]
-    faults: dict[int, Fault] | None
-    left: int
-    closed: bool
-
-    def prepare(
-        self,
-        topic: str,
-        items: Sequence[bytes],
-        buffers: Sequence[Sequence[Any]] | None,
-        deadline: float,
-        *,
-        priority: int = 0,
-        key: str = "",
-        costs: Sequence[float] | None = None,
-        alone: bool = False,
-    ) -> None:
-        """Say what is asked; a call ``alone`` shares its group with no other."""
-        self.group = None
-        self.closed = False
-        self.faults = None
-        self.deadline = deadline
-        self.buffers = buffers
-        self.costs = costs
-        if len(items) == 1 and not alone:
-            self.item = items[0]
-            self.items = None
-            self.mark = (topic, key, priority, buffers is None, costs is None)
-        else:
-            self.items = items
-            self.left = len(items)
-            self.outputs = [None] * len(items)
-            self.mark = (topic, key, priority, self)
+    faults: dict[int, Fault] | None = None
+    left: int = 0
+    closed: bool = False
 
 
 class Answered(Struct, frozen=True, gc=False):

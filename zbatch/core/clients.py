@@ -7,7 +7,7 @@ Nothing here decides about topics, workers or time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,10 +85,6 @@ class Client:
             ended = [(held.base + start, held.base + stop) for start, stop in runs(held, CLOSED)]
             ranges += intervals.subtract([(held.base, held.base + len(held.state))], ended)
         return intervals.normal(ranges)
-
-    def missing(self, wanted: Sequence[Range]) -> list[Range]:
-        """Return which of the client's open ids are not here."""
-        return intervals.subtract(intervals.normal(wanted), self.held()) if wanted else []
 
     def sent(self, number: int, ids: list[Range]) -> None:
         """Remember that the outcomes of some ids left in a message of this number."""

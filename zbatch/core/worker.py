@@ -7,9 +7,9 @@ acknowledged its DONE, so that a broken connection costs a second sending, not a
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, overload
 
 from zbatch.config import Timing
 from zbatch.core import intervals
@@ -34,6 +34,8 @@ from zbatch.messages import (
     Who,
 )
 
+T = TypeVar("T")
+
 LEASE_SHARE = 2 / 3
 """A hang must be found while its innocent neighbours still have time for a second run."""
 
@@ -55,25 +57,87 @@ class Offer:
     facts: Facts = Facts()
 
 
+class Told(Sequence[T]):
+    """The ids or deadlines of a batch's items, worked out when a model first asks for them: few do."""
+
+    def __init__(self, make: Callable[[], list[T]]) -> None:
+        self._make = make
+        self._made: list[T] | None = None
+
+    def _all(self) -> list[T]:
+        if self._made is None:
+            self._made = self._make()
+        return self._made
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    @overload
+    def __getitem__(self, place: int) -> T: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[T]: ...
+    def __getitem__(self, place: int | slice) -> T | Sequence[T]:
+        return self._all()[place]
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """A batch in this worker's hands."""
 
     session: Session
-    epoch: bytes
-    number: int
-    attempt: int
-    key: str
+    batch: Batch
+    arrived: float
     items: list[Any]
     buffers: list[Sequence[Any]] | None
-    ids: list[tuple[bytes, int]]
-    """Origin and id of each item."""
-    deadlines: list[float]
     skipped: set[int] = field(default_factory=set)
     dropped: list[tuple[int, Fault]] = field(default_factory=list)
     """Positions left out when the batch began."""
     lease: float = LONGEST_LEASE
-    began: float = 0.0
+
+    @property
+    def epoch(self) -> bytes:
+        """The broker's life that handed it over."""
+        return self.batch.epoch
+
+    @property
+    def number(self) -> int:
+        """The broker's number for it."""
+        return self.batch.batch
+
+    def ids(self) -> list[tuple[bytes, int]]:
+        """Return origin and id of each item."""
+        return [(span.origin, span.base + at) for span in self.batch.spans for at in range(len(span.items))]
+
+    def deadlines(self) -> list[float]:
+        """Return when each item is due."""
+        due: list[float] = []
+        for span in self.batch.spans:
+            later = span.later_ms or [0] * len(span.items)
+            due += [self.arrived + (span.deadline_ms + one) / 1000 for one in later]
+        return due
+
+    def earliest(self) -> float:
+        """Return when the first item is due."""
+        return self.arrived + min(span.deadline_ms for span in self.batch.spans) / 1000
+
+    def latest(self) -> float:
+        """Return when the last item is due."""
+        spans = self.batch.spans
+        return self.arrived + max(span.deadline_ms + max(span.later_ms or (0,)) for span in spans) / 1000
+
+    def work(self) -> tuple[Sequence[Any], Sequence[Sequence[Any]] | None, Told[Any], Told[float]]:
+        """Return items, buffers, ids and deadlines of what was not left out."""
+        if not self.dropped:
+            return self.items, self.buffers, Told(self.ids), Told(self.deadlines)
+        gaps = {position for position, _ in self.dropped}
+        kept = [place for place in range(len(self.items)) if place not in gaps]
+        ids, deadlines = self.ids(), self.deadlines()
+        return (
+            [self.items[place] for place in kept],
+            None if self.buffers is None else [self.buffers[place] for place in kept],
+            Told(lambda: [ids[place] for place in kept]),
+            Told(lambda: [deadlines[place] for place in kept]),
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -166,10 +230,9 @@ class WorkerCore:
             if len(job.dropped) == len(job.items):
                 actions += self._done(job, [], None, None, 0.0)
                 continue
-            left = max(job.deadlines) - now
+            left = job.latest() - now
             lease = self.offer.lease if self.offer is not None else None
             job.lease = lease or min(LONGEST_LEASE, max(SHORTEST_LEASE, left * LEASE_SHARE))
-            job.began = now
             self.running = job
         return self.running, actions
 
@@ -237,28 +300,19 @@ class WorkerCore:
         if self.draining:
             back = Returned(*session.stamp(), batch.epoch, [batch.batch])
             return [Send(session.peer, back)]
-        items: list[Any] = []
-        ids: list[tuple[bytes, int]] = []
-        deadlines: list[float] = []
+        items: list[Any] = batch.spans[0].items if len(batch.spans) == 1 else []
+        if not items:
+            for span in batch.spans:
+                items += span.items
         buffers: list[Sequence[Any]] | None = None
-        if any(span.buffers for span in batch.spans):
+        if frames:
             buffers = []
-        place = 0
-        for span in batch.spans:
-            count = len(span.items)
-            items += span.items
-            ids += [(span.origin, one) for one in range(span.base, span.base + count)]
-            if span.later_ms is None:
-                deadlines += [now + span.deadline_ms / 1000] * count
-            else:
-                deadlines += [now + (span.deadline_ms + later) / 1000 for later in span.later_ms]
-            if buffers is None:
-                continue
-            for own in span.buffers or [0] * count:
-                buffers.append(frames[place : place + own])
-                place += own
-        job = Job(session, batch.epoch, batch.batch, batch.attempt, batch.key, items, buffers, ids, deadlines)
-        self._queue.append(job)
+            place = 0
+            for span in batch.spans:
+                for own in span.buffers or [0] * len(span.items):
+                    buffers.append(frames[place : place + own])
+                    place += own
+        self._queue.append(Job(session, batch, now, items, buffers))
         return []
 
     def _on_skip(self, session: Session, skip: Skip) -> None:
@@ -293,7 +347,9 @@ class WorkerCore:
     # --- going out ---------------------------------------------------------------------------------
 
     def _leave_out(self, job: Job, now: float) -> None:
-        for position, deadline in enumerate(job.deadlines):
+        if not job.skipped and now < job.earliest():
+            return
+        for position, deadline in enumerate(job.deadlines()):
             if position in job.skipped:
                 job.dropped.append((position, Fault("cancelled", "cancelled before it began")))
             elif deadline <= now:
@@ -324,7 +380,7 @@ class WorkerCore:
             *session.stamp(),
             job.epoch,
             job.number,
-            job.attempt,
+            job.batch.attempt,
             self._incarnation,
             kept.outputs,
             kept.counts,
