@@ -258,7 +258,7 @@ class Done(Message, frozen=True, tag="DONE"):
     buffers: list[Count] | None = None
     errors: list[tuple[Count, Fault]] | None = None
     """Positions in the batch whose output is an error; their ``outputs`` entry is empty."""
-    run_ms: Annotated[float, Meta(ge=0)] = 0.0
+    run_ms: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
 
 
 class Recall(Message, frozen=True, tag="RECALL"):

@@ -8,7 +8,6 @@ bytes in words, ``tests/test_wire.py`` pins them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
 
 import msgspec
 
@@ -22,8 +21,6 @@ MAX_FRAMES = 4_096
 
 MAX_ID = 2**53
 """Ids stay exact in languages whose numbers are doubles."""
-
-T = TypeVar("T")
 
 
 class Malformed(ValueError):
@@ -61,23 +58,16 @@ def decode(envelope: bytes | memoryview, buffers: int = 0) -> AnyMessage:
     try:
         message = _decoder.decode(memoryview(envelope)[1:])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        # msgspec's texts name types and places, never values.
-        raise Malformed(f"no message of version {VERSION}: {error}") from None
+        raise Malformed(f"no message of version {VERSION}: {_without_values(str(error))}") from None
     if _buffers_of(message) != buffers:
         raise Malformed(f"the envelope speaks of {_buffers_of(message)} buffers, {buffers} came with it")
     return message
 
 
-def share(frames: Sequence[T], counts: Sequence[int] | None) -> list[Sequence[T]] | None:
-    """Return each item's own buffers, in order; None where no item has any."""
-    if counts is None:
-        return None
-    shares: list[Sequence[T]] = []
-    start = 0
-    for count in counts:
-        shares.append(frames[start : start + count])
-        start += count
-    return shares
+def _without_values(text: str) -> str:
+    # msgspec's texts name types and places; a value only stands in them where a word is not known, in quotes.
+    before, _, after = text.partition(" '")
+    return before + after.rpartition("'")[2]
 
 
 def _buffers_of(message: AnyMessage) -> int:
