@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from math import frexp
 
-LOWEST = -20
-"""Exponent of the smallest bucket: 2**-20 s is about a microsecond."""
+SHORTEST = 2.0**-20
+"""Seconds, about a microsecond: what took less is counted as this."""
 
-HIGHEST = 14
-"""Exponent of the largest bucket: 2**14 s is four and a half hours."""
+LONGEST = 2.0**14
+"""Seconds, four and a half hours: what took more is counted as this."""
 
 
 class Histogram:
@@ -27,8 +27,8 @@ class Histogram:
 
     def record(self, seconds: float, times: int = 1) -> None:
         """Count ``times`` events that took ``seconds`` each."""
-        fraction, exponent = frexp(seconds)
-        bucket = 4 * max(LOWEST, min(HIGHEST, exponent)) + int(fraction * 8) - 4
+        fraction, exponent = frexp(max(SHORTEST, min(LONGEST, seconds)))
+        bucket = 4 * exponent + int(fraction * 8) - 4
         self.buckets[bucket] = self.buckets.get(bucket, 0) + times
         self.count += times
         self.total += seconds * times
