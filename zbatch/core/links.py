@@ -55,18 +55,17 @@ class Links:
     def introduce(self, peer: bytes, hello: Hello, now: float) -> Link | None:
         """Remember who is behind a peer; the life's older connection is heard no more.
 
-        Returns None for a peer that chose its own routing id: it could have chosen another's.
+        Returns None for a peer that chose its own routing id (it could have chosen another's), for one
+        that says another life than before (each would have to be remembered), and for another role.
         """
-        if not _is_given(peer):
+        other = self.by_peer.get(peer)
+        if not _is_given(peer) or (other is not None and other.life != hello.life):
             return None
         old = self.by_life.get(hello.life)
         if old is not None:
             if old.role != hello.role:
                 return None
             self.by_peer.pop(old.peer, None)
-        other = self.by_peer.get(peer)
-        if other is not None and other.life != hello.life:
-            self.by_life.pop(other.life, None)
         link = Link(peer, hello.conn, hello.life, hello.role, hello.host, hello.pid, now)
         link.origin = origin_of(hello.life)
         self.by_peer[peer] = self.by_life[hello.life] = link
