@@ -236,6 +236,7 @@ class _LoopLine:
                 os.urandom(16),
                 os.urandom,
                 self._timing,
+                where=", ".join(self._endpoints),
                 host=platform.node(),
                 pid=os.getpid(),
             )

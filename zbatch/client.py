@@ -477,6 +477,7 @@ class _Line:
             os.urandom(16),
             os.urandom,
             self._timing,
+            where=", ".join(self._endpoints),
             host=platform.node(),
             pid=os.getpid(),
         )

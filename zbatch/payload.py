@@ -154,7 +154,7 @@ def _lowered(value: Any, path: str, depth: int, buffers: list[Buffer]) -> Any:
         raise TypeError(f"{path} is a {kind.__name__}; wanted bytes: use bytes(value)")
     raise TypeError(
         f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent; zbatch carries None, "
-        "bool, int, float, complex, str, bytes, list, tuple, dict, dates, times, arrays, NumPy scalars, tensors"
+        "bool, int, float, complex, str, bytes, list, tuple, dict, dates, times, NumPy scalars, arrays, tensors"
     )
 
 
@@ -240,7 +240,8 @@ def _lowered_tensor(value: Any, path: str, buffers: list[Buffer], torch: Any) ->
 def _require_dtype(dtype: Any, path: str) -> None:
     if dtype.char not in _ALLOWED or not dtype.itemsize or dtype.names or dtype.subdtype:
         raise TypeError(
-            f"{path} has dtype {dtype}; zbatch carries booleans, numbers, fixed strings, dates and times"
+            f"{path} has dtype {dtype}; zbatch carries booleans, numbers, fixed strings, dates and times: "
+            "make it one of these with .astype(...), or a list with .tolist()"
         )
 
 

@@ -62,10 +62,20 @@ class ClientCore:
     """Everything that a client decides."""
 
     def __init__(
-        self, brokers: int, life: bytes, mint: Mint, timing: Timing, *, host: str = "", pid: int = 0
+        self,
+        brokers: int,
+        life: bytes,
+        mint: Mint,
+        timing: Timing,
+        *,
+        where: str = "",
+        host: str = "",
+        pid: int = 0,
     ) -> None:
         self._timing = timing
         self._life = life
+        self._where = where
+        """What people call the brokers, for an error that says that none answered."""
         self._host = host
         self._pid = pid
         self._sessions = [Session(bytes([index]), mint, timing.beat) for index in range(brokers)]
@@ -520,7 +530,8 @@ class ClientCore:
         waited = now - sent.made
         heard = self._session.heard
         if heard is None or heard < sent.made:
-            text = f"no broker answered within {waited:.3f} s; is one running at the endpoint, and reachable?"
+            at = f" at {self._where}" if self._where else ""
+            text = f"no broker{at} answered within {waited:.3f} s; is one running there, and reachable?"
             fault = Fault("broker_unreachable", text)
         else:
             fault = Fault("deadline_exceeded", f"no outcome within {waited:.3f} s")
