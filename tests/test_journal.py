@@ -210,7 +210,7 @@ def test_a_full_pipe_that_does_not_block_is_waited_for(monkeypatch: pytest.Monke
         os.read(reader, 1 << 20)
 
     monkeypatch.setattr(sys, "stderr", Stderr())
-    monkeypatch.setattr(module.select, "select", drain)
+    monkeypatch.setattr("select.select", drain)
     module._to_stderr(b"the end")
     assert os.read(reader, 1 << 20).endswith(b"the end")
     os.close(reader)
