@@ -36,6 +36,9 @@ from zbatch.sockets import connect, decode, file_descriptor, is_readable, receiv
 LOOK = 0.100
 """Seconds between two looks at the leases: a hang costs this much more than its lease."""
 
+SILENCE = 5.0
+"""Seconds without a word from a broker that an operator should hear of: a restart takes less."""
+
 LOAD_TRIES = 3
 """A model that fails to load this often in a row, on a slot that never served, will not load."""
 
@@ -88,6 +91,8 @@ class Supervisor:
         self._wake, self._alarm = os.pipe()
         for descriptor in (self._wake, self._alarm):
             os.set_blocking(descriptor, False)
+        self._missed: set[str] = set()
+        """Brokers that say nothing."""
         self._leaving: float | None = None
         self._running = True
 
@@ -109,6 +114,7 @@ class Supervisor:
             self._read(now)
             self._perform(self._core.tick(now))
             self._check(now)
+            self._miss(now)
             if self._is_over():
                 break
             ready = {descriptor for descriptor, _ in self._poll.poll(self._patience(now))}
@@ -226,6 +232,18 @@ class Supervisor:
             if seen.state != place.shown:
                 place.shown = seen.state
                 self._tell(place, now, alive=True)
+
+    def _miss(self, now: float) -> None:
+        """Say which broker is not heard, and that it is heard again."""
+        for endpoint, silent in zip(self.settings.backend, self._core.silences(now), strict=True):
+            if silent >= SILENCE and endpoint not in self._missed:
+                self._missed.add(endpoint)
+                self._journal.event(
+                    "broker does not answer", level="warning", endpoint=endpoint, silent_s=round(silent, 1)
+                )
+            elif silent < SILENCE and endpoint in self._missed:
+                self._missed.remove(endpoint)
+                self._journal.event("broker answers", endpoint=endpoint)
 
     def _tell(self, place: _Place, now: float, *, alive: bool, exit_status: int = 0) -> None:
         seen = place.note.read()

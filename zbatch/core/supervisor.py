@@ -45,9 +45,11 @@ class SupervisorCore:
         self._pid = pid
         self._sessions = [Session(bytes([index]), mint, timing.beat) for index in range(brokers)]
         self._children: dict[bytes, _Listed] = {}
+        self._started = 0.0
 
     def start(self, now: float) -> list[Send]:
         """Introduce this supervisor to its brokers."""
+        self._started = now
         for session in self._sessions:
             session.renew()
         return [self._hello(session, now) for session in self._sessions]
@@ -88,6 +90,10 @@ class SupervisorCore:
     def wakeup(self) -> float:
         """Return when to tick next, at the latest."""
         return min(session.speaks for session in self._sessions)
+
+    def silences(self, now: float) -> list[float]:
+        """Return for how long each broker has said nothing."""
+        return [now - (self._started if one.heard is None else one.heard) for one in self._sessions]
 
     def stop(self) -> list[Send]:
         """Say goodbye."""
