@@ -30,7 +30,7 @@ from zbatch.journal import Journal
 from zbatch.messages import Child as Report
 from zbatch.model import check_name
 from zbatch.model_process import DRAIN, LOAD_FAILED, Spec
-from zbatch.processes import Brake, Child, Note, reap_strangers
+from zbatch.processes import KILL_PATIENCE, Brake, Child, Note, reap_strangers
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
 
 LOOK = 0.100
@@ -44,6 +44,9 @@ LOAD_TRIES = 3
 
 LOAD_PAUSE = 0.5
 """Seconds before a failed load is tried again; it doubles: what was missing may be on its way."""
+
+LEFT = "left"
+"""Why a process was killed that was not done when its supervisor had to leave."""
 
 GAVE_UP = 1
 """Exit status when no slot can be served."""
@@ -123,6 +126,7 @@ class Supervisor:
             self._reap(ready)
             if os.getpid() == 1:
                 reap_strangers([one.child.pid for one in self._places if one.child is not None])
+        self._end_all()
         self._perform(self._core.stop())
         return GAVE_UP if self._leaving is None else 0
 
@@ -219,6 +223,17 @@ class Supervisor:
                 model=self.settings.model,
             )
 
+    def _end_all(self) -> None:
+        """End what still runs because we leave, and say so: what it held need not wait to be missed."""
+        left = [(place, place.child) for place in self._places if place.child is not None]
+        for _, child in left:
+            child.kill()
+        for place, child in left:
+            place.reason = LEFT
+            status = child.wait(KILL_PATIENCE)
+            if status is not None:
+                self._tell(place, time.monotonic(), alive=False, exit_status=status)
+
     def _check(self, now: float) -> None:
         """End what runs beyond its lease, and pass on what changed."""
         for place in self._places:
@@ -252,7 +267,8 @@ class Supervisor:
             alive,
             seen.epoch,
             seen.begun,
-            seen.finished,
+            # What we ended ourselves to leave is nobody's fault: its batch ran, and has no culprit.
+            seen.begun if place.reason == LEFT else seen.finished,
             exit_status,
             "" if alive else place.reason or _word(exit_status),
             place.restarts,

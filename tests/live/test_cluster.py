@@ -244,6 +244,24 @@ def test_sigterm_drains_a_worker_under_load_without_a_failed_request(
     assert wrong == []
 
 
+def test_a_worker_told_twice_to_leave_says_what_it_drops_instead_of_being_missed(
+    cluster: Cluster, client: ZClient[object, object]
+) -> None:
+    first = cluster.start_worker()
+    running = client.submit([{"sleep": 3}])
+    until = time.monotonic() + PATIENCE
+    while not cluster.journal.exists():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    cluster.start_worker()
+    first.signal(signal.SIGTERM)
+    first.says("leaving")
+    first.signal(signal.SIGTERM)
+    assert first.ends() == 0
+    assert running.result(PATIENCE) == [{"sleep": 3}]
+    assert "worker died" in cluster.broker.says("reason=left")
+
+
 def test_status_shows_topics_workers_and_clients(cluster: Cluster, client: ZClient[object, object]) -> None:
     cluster.start_worker(num=2)
     assert client.predict(["a", "b"]) == ["a", "b"]
