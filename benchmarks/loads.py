@@ -92,8 +92,8 @@ def window(caller: Caller, depth: int, warm: float, seconds: float) -> Figure:
     oldest, newest = outstanding.popleft, outstanding.append
     answers = wrong = first = 0
     now = first_at = perf_counter()
-    opens = now + warm
-    while now < opens + seconds:
+    opens, closes = now + warm, now + warm + seconds
+    while now < closes:
         for request in islice(requests, STEP):
             asked, handle = oldest()
             if finish(handle) != asked:
@@ -101,11 +101,12 @@ def window(caller: Caller, depth: int, warm: float, seconds: float) -> Figure:
             newest((request, begin(request)))
         answers += STEP
         now = perf_counter()
-        if not first and now >= opens:
+        # After a stall across all of it, what is left to count from is the start.
+        if not first and opens <= now < closes:
             first, first_at = answers, now
     for asked, handle in outstanding:
         wrong += finish(handle) != asked
-    rate = (answers - first) / (now - first_at) if now > first_at else 0.0
+    rate = (answers - first) / (now - first_at)
     return Figure(rate, answers=answers + depth, wrong=wrong)
 
 

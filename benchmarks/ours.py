@@ -36,6 +36,7 @@ def serve(setup: Setup, folder: Path) -> Iterator[str]:
     with child(broker, folder / "broker.log"), child(worker, folder / "worker.log") as supervisor:
         await_workers(front, setup.workers, supervisor, folder / "worker.log")
         yield front
+        warn_of(folder)
 
 
 def connect(setup: Setup, endpoint: str) -> Callable[[], Caller]:
@@ -73,6 +74,14 @@ def status(endpoint: str) -> dict[str, Any]:
     command = [*ZBATCH, "status", "--endpoint", endpoint, "--json"]
     answer = subprocess.run(command, capture_output=True, text=True, check=False, timeout=START_SECONDS)
     return dict(json.loads(answer.stdout)) if answer.returncode == 0 else {}
+
+
+def warn_of(folder: Path) -> None:
+    """Show what a broker or worker complained about: a figure beside a restart is no figure."""
+    for log in (folder / "broker.log", folder / "worker.log"):
+        lines = log.read_text(errors="replace").splitlines()
+        for line in [line for line in lines if " warning " in line or " error " in line][:10]:
+            print(f"{log.stem}: {line}", file=sys.stderr)
 
 
 def with_own_timeouts(submit: Callable[..., Any]) -> Callable[[Any], Any]:
