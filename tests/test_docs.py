@@ -2,19 +2,34 @@
 
 from __future__ import annotations
 
+import ast
+import io
+import json
 import re
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from tools import draw_states
 from zbatch import errors
+from zbatch.config import (
+    BenchSettings,
+    BrokerSettings,
+    ClientSettings,
+    StatusSettings,
+    WorkerSettings,
+    leaves,
+)
 from zbatch.core import retry
+from zbatch.core.status import snapshot
+from zbatch.screen import render
 
 ROOT = Path(__file__).parents[1]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
+KINDS = (BrokerSettings, WorkerSettings, ClientSettings, StatusSettings, BenchSettings)
 MODULES = sorted(path.relative_to(ROOT / "zbatch").as_posix() for path in (ROOT / "zbatch").rglob("*.py"))
 
 
@@ -87,3 +102,76 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
         if "://" not in target:
             assert (page.parent / target).exists(), target
+
+
+# --- docs/operations.md --------------------------------------------------------------------------
+
+OPERATIONS = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+
+
+def said_in_code(*methods: str) -> set[str]:
+    """Return the first argument of every call of these methods, where it is a text."""
+    found = set()
+    for module in MODULES:
+        for node in ast.walk(ast.parse((ROOT / "zbatch" / module).read_text(encoding="utf-8"))):
+            match node:
+                case ast.Call(func=ast.Attribute(attr=name), args=[first, *_]) if name in methods:
+                    found |= texts(first)
+    return found
+
+
+def texts(node: ast.expr) -> set[str]:
+    """Return what a text may be; the parts of a launcher are brokers and workers."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return {text}
+        case ast.JoinedStr(values=[ast.FormattedValue(), ast.Constant(value=str(rest))]):
+            return {f"{role}{rest}" for role in ("broker", "worker")}
+        case ast.JoinedStr(values=[ast.Constant(value=str(start)), *_]):
+            return {f"{start}..."}
+    return set()
+
+
+def test_the_table_of_events_has_every_event_that_is_said() -> None:
+    told = {
+        event
+        for row in rows(OPERATIONS, "event", "said by", "what to do")
+        for event in re.findall(r"`([^`]+)`", row[0])
+    }
+    assert told == said_in_code("event", "note", "_note")
+
+
+def test_the_table_of_counters_has_every_counter_that_is_no_event() -> None:
+    told = {row[0].strip("`") for row in rows(OPERATIONS, "counter", "meaning")}
+    assert told == said_in_code("count")
+
+
+def test_every_column_of_status_is_explained() -> None:
+    page = io.StringIO()
+    worker = {"topic": "bert", "host": "h", "pid": 1}
+    Console(file=page, width=200).print(render({"topics": {"bert": {}}, "workers": [worker]}))
+    shown = [line.split() for line in page.getvalue().splitlines() if line.startswith("topic ")]
+    first, second = OPERATIONS.split("Then the model processes:")
+    for titles, text in zip(shown, (first, second), strict=True):
+        explained = {title for row in rows(text, "column", "meaning") for title in row[0].split(", ")}
+        assert explained == set(titles)
+
+
+def test_every_figure_of_a_topic_in_status_is_named() -> None:
+    shown = draw_states.Stage().asks().serves()
+    figures = json.loads(snapshot(shown.core, 1.0))
+    # What the table shows under another name is explained there.
+    shown_as = {"oldest_age_s", "items_per_s", "mean_batch", "fill", "latency_ms", "closed", "errors"}
+    for name in figures["topics"]["t"].keys() - shown_as - {"waiting", "running", "workers"}:
+        assert f"`{name}`" in OPERATIONS
+
+
+@pytest.mark.parametrize("state", ["idle", "busy", "suspect", "draining", "gone", "stuck"])
+def test_every_state_of_a_worker_is_explained(state: str) -> None:
+    assert f"`{state}`" in OPERATIONS
+
+
+def test_settings_that_the_page_names_exist() -> None:
+    known = {leaf.option for kind in KINDS for leaf in leaves(kind)}
+    others = {"--config", "--check", "--watch", "--json"}
+    assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", OPERATIONS)) - others <= known | {"--batchsize"}

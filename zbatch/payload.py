@@ -154,7 +154,8 @@ def _lowered(value: Any, path: str, depth: int, buffers: list[Buffer]) -> Any:
         raise TypeError(f"{path} is a {kind.__name__}; wanted bytes: use bytes(value)")
     raise TypeError(
         f"{path} is a {kind.__module__}.{kind.__qualname__}, which cannot be sent; zbatch carries None, "
-        "bool, int, float, complex, str, bytes, list, tuple, dict, dates, times, NumPy scalars, arrays, tensors"
+        "bool, int, float, complex, str, bytes, list, tuple, dict, dates, times, NumPy scalars, arrays, "
+        "tensors"
     )
 
 

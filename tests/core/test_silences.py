@@ -8,7 +8,7 @@ from zbatch.messages import Hello, Welcome
 
 
 def test_a_broker_is_silent_since_it_was_last_heard_or_else_since_the_start() -> None:
-    core = SupervisorCore(2, b"s" * 16, lambda size: bytes(size), Timing(), "bert")
+    core = SupervisorCore(2, b"s" * 16, bytes, Timing(), "bert")
     first, _ = core.start(10.0)
     assert type(first.message) is Hello
     core.handle(b"\0", Welcome(first.message.conn, 1, 1, b"epoch..1", 1), [], 13.0)
