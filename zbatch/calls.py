@@ -9,16 +9,28 @@ from __future__ import annotations
 import concurrent.futures
 import math
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from numbers import Real
-from typing import Any, Protocol, TypeVar
+from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar
 
 from zbatch import notation, payload
 from zbatch.core.calls import Answered, Call, Failed, Finished
-from zbatch.errors import BadOutput, BadRequest, BatchError, Cancelled, TooLarge, ZbatchError, from_fault
+from zbatch.errors import (
+    BadOutput,
+    BadRequest,
+    BatchError,
+    Cancelled,
+    ClientClosed,
+    TooLarge,
+    ZbatchError,
+    from_fault,
+)
 from zbatch.messages import Fault
 
+In = TypeVar("In")
 Out = TypeVar("Out")
 
 WINDOW = 1_000
@@ -37,11 +49,29 @@ Decode = Callable[[Any, Sequence[Any]], Any]
 class Line(Protocol):
     """Whoever carries a call to its outcome."""
 
+    closed: bool
+
+    def put(self, future: Future[Any]) -> None:
+        """Take a call over."""
+
+    def carry(self) -> None:
+        """See to it that calls go on though nobody waits for them."""
+
     def wait(self, future: Future[Any], timeout: float | None) -> bool:
         """Block until the future is settled or the time is over; return whether it is settled."""
 
     def cancel(self, future: Future[Any]) -> None:
         """Withdraw a call that is not settled."""
+
+
+class Ask(TypedDict):
+    """What a caller asks for beside the items, said out loud."""
+
+    topic: str | None
+    timeout: float | None
+    priority: int
+    key: str
+    cost: float | Sequence[float] | None
 
 
 class Asking:
@@ -131,6 +161,12 @@ class Asking:
                 f"the request has {size:,} bytes, a message may have {self.message_bytes:,}: "
                 "send fewer items at a time, or raise the broker's limits.message_bytes"
             )
+
+
+def encode_copied(item: Any) -> tuple[bytes, Sequence[Any]]:
+    """Encode an item; its buffers are copies, so that what they were made from may change."""
+    encoded, buffers = payload.encode(item)
+    return encoded, [bytes(one) for one in buffers]
 
 
 def rows(items: Iterable[Any]) -> Sequence[Any]:
@@ -417,6 +453,142 @@ def settle(action: Answered | Finished | Failed) -> list[Future[Any]]:
             if not call.done() and call.settle_fault(action.fault):
                 told.append(call)
     return told
+
+
+class Caller(Generic[In, Out]):
+    """The calls of a client that blocks, whatever its line carries them over."""
+
+    _future: type[Future[Any]] = Future
+
+    def __init__(self, asking: Asking, line: Line) -> None:
+        self._asking = asking
+        self._line = line
+
+    def predict(
+        self,
+        items: Iterable[In],
+        *,
+        topic: str | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        key: str = "",
+        cost: float | Sequence[float] | None = None,
+        return_exceptions: bool = False,
+    ) -> list[Out]:
+        """Return the model's output for each item, in order; rows of an array are items.
+
+        Raises the error of ``zbatch.errors`` that tells what happened; :class:`BatchError` where some of
+        several items failed.  With ``return_exceptions`` errors stand in the list instead.
+        """
+        if topic is None and timeout is None and cost is None and not key and not priority:
+            future = self._ask(items, return_exceptions, None)
+        else:
+            ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
+            future = self._ask(items, return_exceptions, ask)
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            future.cancel()
+            raise
+
+    def predict_one(
+        self,
+        item: In,
+        *,
+        topic: str | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        key: str = "",
+        cost: float | None = None,
+    ) -> Out:
+        """Return the model's output for one item."""
+        return self.predict([item], topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)[0]
+
+    def submit(
+        self,
+        items: Iterable[In],
+        *,
+        topic: str | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        key: str = "",
+        cost: float | Sequence[float] | None = None,
+        return_exceptions: bool = False,
+    ) -> Future[Out]:
+        """Ask, and return at once; the future has the interface of ``concurrent.futures.Future``."""
+        if topic is None and timeout is None and cost is None and not key and not priority:
+            future = self._ask(items, return_exceptions, None)
+        else:
+            ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
+            future = self._ask(items, return_exceptions, ask)
+        self._line.carry()
+        return future
+
+    def _ask(self, items: Iterable[In], return_exceptions: bool, ask: Ask | None) -> Future[Out]:
+        line = self._line
+        if line.closed:
+            raise ClientClosed("this client was closed; make another one")
+        sequence = items if type(items) is list else rows(items)
+        future: Future[Out] = self._future(line)
+        if return_exceptions:
+            future._returns_exceptions = True
+        if not sequence:
+            future.answer_nothing()
+            return future
+        if ask is not None:
+            self._asking.prepare(future, sequence, time.monotonic(), **ask)
+        elif len(sequence) == 1:
+            self._asking.prepare_one(future, sequence[0], time.monotonic())
+        else:
+            self._asking.prepare(future, sequence, time.monotonic())
+        line.put(future)
+        return future
+
+    def map(
+        self,
+        items: Iterable[In],
+        *,
+        window: int = WINDOW,
+        topic: str | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        key: str = "",
+        return_exceptions: bool = False,
+    ) -> Iterator[Out]:
+        """Yield the output of each item, in order, with at most ``window`` items in flight.
+
+        Items are taken from the iterable as outputs are taken from the iterator.
+        """
+        underway: deque[Future[Out]] = deque()
+        source = iter(items)
+        try:
+            for item in source:
+                future = self.submit(
+                    [item],
+                    topic=topic,
+                    timeout=timeout,
+                    priority=priority,
+                    key=key,
+                    return_exceptions=return_exceptions,
+                )
+                underway.append(future)
+                if len(underway) >= window:
+                    yield underway.popleft().result()[0]
+            while underway:
+                yield underway.popleft().result()[0]
+        finally:
+            for future in underway:
+                future.cancel()
+
+    def close(self) -> None:
+        """Let go of everything; requests without an outcome raise :class:`ClientClosed`."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 _making = threading.Lock()

@@ -17,13 +17,13 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Generic, TypedDict, TypeVar
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
 import zmq
 
 from zbatch import payload, wire
-from zbatch.calls import WINDOW, Asking, Future, rows, settle
+from zbatch.calls import Asking, Caller, Future, encode_copied, settle
 from zbatch.config import Timing, client_endpoints
 from zbatch.core.actions import Send
 from zbatch.core.calls import Action, Shown
@@ -38,17 +38,7 @@ LINGER = 0.002
 """Seconds that the thread stays at the helm with nothing open, where several callers come and go."""
 
 
-class _Ask(TypedDict):
-    """What a caller asks for beside the items."""
-
-    topic: str | None
-    timeout: float | None
-    priority: int
-    key: str
-    cost: float | Sequence[float] | None
-
-
-class ZClient(Generic[In, Out]):
+class ZClient(Caller[In, Out]):
     """A client of one or more brokers; safe from any number of threads, usable after a fork.
 
     Making one returns at once and needs no broker yet.  Use it as a context manager, or ``close()`` it.
@@ -74,126 +64,10 @@ class ZClient(Generic[In, Out]):
     ) -> None:
         self.endpoints = client_endpoints(endpoint)
         self._copies = copy
-        self._asking = Asking(topic, timeout, encode=_encode_copied if copy else payload.encode)
-        self._line = _Line(self.endpoints, timing or Timing())
+        self._line: _Line = _Line(self.endpoints, timing or Timing())
+        super().__init__(Asking(topic, timeout, encode=encode_copied if copy else payload.encode), self._line)
         self._finalizer = weakref.finalize(self, self._line.retire)
         self._finalizer.atexit = False
-
-    def predict(
-        self,
-        items: Iterable[In],
-        *,
-        topic: str | None = None,
-        timeout: float | None = None,
-        priority: int = 0,
-        key: str = "",
-        cost: float | Sequence[float] | None = None,
-        return_exceptions: bool = False,
-    ) -> list[Out]:
-        """Return the model's output for each item, in order; rows of an array are items.
-
-        Raises the error of ``zbatch.errors`` that tells what happened; :class:`BatchError` where some of
-        several items failed.  With ``return_exceptions`` errors stand in the list instead.
-        """
-        if topic is None and timeout is None and cost is None and not key and not priority:
-            future = self._ask(items, return_exceptions, None)
-        else:
-            ask = _Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-            future = self._ask(items, return_exceptions, ask)
-        try:
-            return future.result()
-        except KeyboardInterrupt:
-            future.cancel()
-            raise
-
-    def predict_one(
-        self,
-        item: In,
-        *,
-        topic: str | None = None,
-        timeout: float | None = None,
-        priority: int = 0,
-        key: str = "",
-        cost: float | None = None,
-    ) -> Out:
-        """Return the model's output for one item."""
-        return self.predict([item], topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)[0]
-
-    def submit(
-        self,
-        items: Iterable[In],
-        *,
-        topic: str | None = None,
-        timeout: float | None = None,
-        priority: int = 0,
-        key: str = "",
-        cost: float | Sequence[float] | None = None,
-        return_exceptions: bool = False,
-    ) -> Future[Out]:
-        """Ask, and return at once; the future has the interface of ``concurrent.futures.Future``."""
-        if topic is None and timeout is None and cost is None and not key and not priority:
-            future = self._ask(items, return_exceptions, None)
-        else:
-            ask = _Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-            future = self._ask(items, return_exceptions, ask)
-        self._line.carry()
-        return future
-
-    def _ask(self, items: Iterable[In], return_exceptions: bool, ask: _Ask | None) -> Future[Out]:
-        line = self._line
-        if line.closed:
-            raise ClientClosed("this client was closed; make another one")
-        sequence = items if type(items) is list else rows(items)
-        future: Future[Out] = Future(line)
-        if return_exceptions:
-            future._returns_exceptions = True
-        if not sequence:
-            future.answer_nothing()
-            return future
-        if ask is not None:
-            self._asking.prepare(future, sequence, time.monotonic(), **ask)
-        elif len(sequence) == 1:
-            self._asking.prepare_one(future, sequence[0], time.monotonic())
-        else:
-            self._asking.prepare(future, sequence, time.monotonic())
-        line.put(future)
-        return future
-
-    def map(
-        self,
-        items: Iterable[In],
-        *,
-        window: int = WINDOW,
-        topic: str | None = None,
-        timeout: float | None = None,
-        priority: int = 0,
-        key: str = "",
-        return_exceptions: bool = False,
-    ) -> Iterator[Out]:
-        """Yield the output of each item, in order, with at most ``window`` items in flight.
-
-        Items are taken from the iterable as outputs are taken from the iterator.
-        """
-        underway: deque[Future[Out]] = deque()
-        source = iter(items)
-        try:
-            for item in source:
-                future = self.submit(
-                    [item],
-                    topic=topic,
-                    timeout=timeout,
-                    priority=priority,
-                    key=key,
-                    return_exceptions=return_exceptions,
-                )
-                underway.append(future)
-                if len(underway) >= window:
-                    yield underway.popleft().result()[0]
-            while underway:
-                yield underway.popleft().result()[0]
-        finally:
-            for future in underway:
-                future.cancel()
 
     def status(self, *, timeout: float = 5.0) -> dict[str, Any]:
         """Return the broker's snapshot of itself: topics, workers, clients.
@@ -206,12 +80,6 @@ class ZClient(Generic[In, Out]):
         """Say goodbye to the broker; requests without an outcome raise :class:`ClientClosed`."""
         self._finalizer.detach()
         self._line.close()
-
-    def __enter__(self) -> ZClient[In, Out]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"ZClient({','.join(self.endpoints)!r}, topic={self._asking.topic!r})"
@@ -538,11 +406,6 @@ class _Answer:
     def __init__(self) -> None:
         self.came = threading.Event()
         self.snapshot = b""
-
-
-def _encode_copied(item: Any) -> tuple[bytes, Sequence[Any]]:
-    encoded, buffers = payload.encode(item)
-    return encoded, [bytes(one) for one in buffers]
 
 
 _lines: weakref.WeakSet[_Line] = weakref.WeakSet()

@@ -1,8 +1,9 @@
-"""``zbatch.local``: broker, worker and client inside one process.
+"""zbatch.local: a model in this process, asked through the same calls and batched by the same core.
 
-The same three cores as in a cluster, joined by function calls: messages are handed over as they are, items
-by reference, nothing is encoded.  One thread loads and runs the model; whoever holds the lock drives the
-cores.  While the model runs, callers only leave their calls to be taken along when it comes back.
+The three cores (client, broker, worker) joined by function calls: messages are handed over as they are,
+items by reference, nothing is encoded.  One thread loads and runs the model and drives the cores; callers
+only leave their calls, which are taken along when it is free.  A second thread keeps deadlines while the
+model runs.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
-from zbatch.calls import WINDOW, Asking, Future, rows, settle
+from zbatch.calls import Asking, Caller, Future, settle
 from zbatch.config import BrokerCoreSettings, Limits, Timing
 from zbatch.core.actions import Send
+from zbatch.core.batching import POLICIES
 from zbatch.core.broker import BrokerCore
-from zbatch.core.calls import Action, Answered, Failed, Finished, Shown
+from zbatch.core.calls import Action, Shown
 from zbatch.core.client import ClientCore
 from zbatch.core.status import snapshot
 from zbatch.core.worker import Job, Offer, WorkerCore
-from zbatch.errors import ClientClosed, to_fault
+from zbatch.errors import ClientClosed, ConfigError, to_fault
 from zbatch.model import Context, LoadedModel, load, wrap
 from zbatch.runner import Runner, Work
 
@@ -40,8 +42,18 @@ CLIENT, WORKER = b"F\0\0\0\0c", b"B\0\0\0\0w"
 
 BROKER = b"\0"
 
+NEVER = 1e9
+"""Seconds: nobody in this process falls silent or is lost without the process."""
+
+TIMING = Timing(
+    beat=NEVER, quiet=NEVER, suspect=NEVER, rejoin=NEVER, silent=NEVER, client_silent=NEVER, drain=NEVER
+)
+
 LOOK = 0.020
 """Seconds between two looks at the clock while the model runs: deadlines must hold meanwhile."""
+
+LAST_RUN = 2.0
+"""Seconds that ``close`` waits for the model's thread; a longer run ends by itself, or with the process."""
 
 
 def local(
@@ -59,63 +71,40 @@ def local(
     """Return a client of a model in this process; it batches what the process's threads ask for.
 
     ``model`` is a function, a class, an object or a name like ``pkg.mod:Name``.  It is loaded, warmed up
-    and run in one thread of its own.  Items and outputs pass by reference.
+    and run in one thread of its own.  Items and outputs pass by reference.  Any topic but ``topic`` is
+    unknown.  After a fork the child's calls raise :class:`ClientClosed`: the model is the parent's.
 
     Raises what loading the model raises, and :class:`ConfigError` for what is no model.
     """
-    settings = BrokerCoreSettings(batching=batching, limits=limits or Limits())
+    _check(batch_size, max_latency, batching)
+    settings = BrokerCoreSettings(
+        topics=(topic,), batching=batching, limits=limits or Limits(), timing=TIMING
+    )
+    asking = Asking(topic, timeout, encode=_by_reference, message_bytes=None)
     line = _LocalLine(settings)
-    offer = Offer(topic, batch_size, batch_cost, max_latency, slots=1)
-    line.start(model, dict(args or {}), offer)
-    return LocalClient(line, topic, timeout)
+    # One slot: a batch is handed over when the model is free, so nothing leaves the queue early.
+    line.start(
+        model, dict(args or {}), Offer(topic, batch_size, batch_cost, max_latency, slots=1, lease=NEVER)
+    )
+    return LocalClient(asking, line)
 
 
-class LocalClient(Generic[In, Out]):
+class _LocalFuture(Future[Out]):
+    """A future whose outputs arrive as they are."""
+
+    _decode = staticmethod(lambda item, _=(): item)
+
+
+class LocalClient(Caller[In, Out]):
     """Asks the model in this process; the calls are those of :class:`zbatch.ZClient`."""
 
-    def __init__(self, line: _LocalLine, topic: str, timeout: float) -> None:
-        self._line = line
-        self._asking = Asking(topic, timeout, encode=_by_reference, message_bytes=None)
-        self._finalizer = weakref.finalize(self, line.close)
+    _future = _LocalFuture
+
+    def __init__(self, asking: Asking, line: _LocalLine) -> None:
+        self._line: _LocalLine = line
+        super().__init__(asking, line)
+        self._finalizer = weakref.finalize(self, line.retire)
         self._finalizer.atexit = False
-
-    def predict(self, items: Iterable[In], *, return_exceptions: bool = False, **ask: Any) -> list[Out]:
-        """Return the model's output for each item, in order; see :meth:`zbatch.ZClient.predict`."""
-        return self.submit(items, return_exceptions=return_exceptions, **ask).result()
-
-    def predict_one(self, item: In, **ask: Any) -> Out:
-        """Return the model's output for one item."""
-        return self.predict([item], **ask)[0]
-
-    def submit(self, items: Iterable[In], *, return_exceptions: bool = False, **ask: Any) -> Future[Out]:
-        """Ask, and return at once; ``topic``, ``timeout``, ``priority``, ``key``, ``cost`` as elsewhere."""
-        line = self._line
-        if line.closed:
-            raise ClientClosed("this client was closed, or belongs to the process before a fork")
-        sequence = rows(items)
-        future: Future[Out] = Future(line)
-        future._decode = _as_it_is
-        future._returns_exceptions = return_exceptions
-        if sequence:
-            self._asking.prepare(future, sequence, time.monotonic(), **ask)
-            line.put(future)
-        else:
-            future.answer_nothing()
-        return future
-
-    def map(self, items: Iterable[In], *, window: int = WINDOW, **ask: Any) -> Iterator[Out]:
-        """Yield the output of each item, in order, with at most ``window`` items in flight."""
-        underway: deque[Future[Out]] = deque()
-        try:
-            for item in items:
-                underway.append(self.submit([item], **ask))
-                if len(underway) >= window:
-                    yield underway.popleft().result()[0]
-            while underway:
-                yield underway.popleft().result()[0]
-        finally:
-            for future in underway:
-                future.cancel()
 
     def status(self) -> dict[str, Any]:
         """Return the snapshot that a broker would give."""
@@ -126,11 +115,8 @@ class LocalClient(Generic[In, Out]):
         self._finalizer.detach()
         self._line.close()
 
-    def __enter__(self) -> LocalClient[In, Out]:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __repr__(self) -> str:
+        return f"LocalClient(topic={self._asking.topic!r})"
 
 
 class _ClientByReference(ClientCore):
@@ -145,32 +131,37 @@ class _LocalLine:
     """The three cores, the model's thread and the clock's."""
 
     def __init__(self, settings: BrokerCoreSettings) -> None:
-        timing = Timing()
         self.closed = False
+        self._retired = False
         self._lock = threading.Lock()
         """Around the cores: whoever drives them holds it, for microseconds."""
-        self._settling = threading.Lock()
+        self._settling = threading.RLock()
+        """Around settling: the garbage collector may cancel a call in the middle of another's outcome."""
         self._broker = BrokerCore(settings, os.urandom(8), lambda items, buffers: 0)
-        self._client = _ClientByReference(1, os.urandom(16), os.urandom, timing)
-        self._worker = WorkerCore(1, os.urandom(16), b"", os.urandom, timing)
+        self._client = _ClientByReference(1, os.urandom(16), os.urandom, TIMING)
+        self._worker = WorkerCore(1, os.urandom(16), b"", os.urandom, TIMING, pid=os.getpid())
         self._pending: deque[Future[Any]] = deque()
         self._cancelled: deque[Future[Any]] = deque()
-        self._idle = False
-        self._bell = threading.Lock()
-        """Held while the model's thread has nothing to do; released to wake it."""
-        self._bell.acquire()
-        self._busy = threading.Event()
-        """Set while the clock's thread is to look after deadlines."""
+        self._bell = _Bell()
+        """For the model's thread: there is something to do."""
+        self._clock = _Bell()
+        """For the clock's thread: the model runs."""
+        self._busy = False
+        self._thread: threading.Thread | None = None
         self._ready = threading.Event()
         self._failed: BaseException | None = None
 
     def start(self, model: Any, args: dict[str, Any], offer: Offer) -> None:
         """Load the model in its thread and wait until it is ready."""
-        thread = threading.Thread(
+        thread = self._thread = threading.Thread(
             target=self._run, args=(model, args, offer), name="zbatch-model", daemon=True
         )
         thread.start()
-        self._ready.wait()
+        try:
+            self._ready.wait()
+        except BaseException:
+            self.closed = True
+            raise
         if self._failed is not None:
             raise self._failed
         threading.Thread(target=self._watch, name="zbatch-clock", daemon=True).start()
@@ -181,15 +172,20 @@ class _LocalLine:
     def put(self, future: Future[Any]) -> None:
         """Take a call over."""
         self._pending.append(future)
-        if self._idle:
-            self._ring()
+        if self._bell.is_awaited:
+            self._bell.ring()
+        if self.closed:
+            self._end_calls()
+
+    def carry(self) -> None:
+        """Do nothing: the model's thread carries every call."""
 
     def wait(self, future: Future[Any], timeout: float | None) -> bool:
         """Block until a call is settled or the time is over."""
         return future.block(timeout)
 
     def cancel(self, future: Future[Any]) -> None:
-        """Withdraw a call."""
+        """Withdraw a call: it is settled here and now, the cores learn of it before the next batch."""
         with self._settling:
             if future.done():
                 return
@@ -197,10 +193,12 @@ class _LocalLine:
         if tell:
             future.announce()
         self._cancelled.append(future)
-        self._ring()
+        self._bell.ring()
 
     def status(self) -> dict[str, Any]:
         """Return the broker's snapshot."""
+        if self.closed:
+            raise ClientClosed("this client was closed, or belongs to the process before a fork")
         with self._lock:
             told = self._drive(time.monotonic())
             encoded = snapshot(self._broker, time.monotonic())
@@ -208,30 +206,45 @@ class _LocalLine:
         shown: dict[str, Any] = msgspec.json.decode(encoded)
         return shown
 
+    def retire(self) -> None:
+        """Close when nothing is open any more: the client object is gone, its futures may not be.
+
+        Takes no lock: the garbage collector calls it, whatever the thread at hand is doing.
+        """
+        self._retired = True
+        self._bell.ring()
+
     def close(self) -> None:
         """End the threads; open calls end in ClientClosed."""
         if self.closed:
             return
         self.closed = True
         _lines.discard(self)
-        self._busy.set()
-        self._ring()
+        self._clock.ring()
+        self._bell.ring()
+        self._end_calls()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(LAST_RUN)
+
+    def after_fork(self) -> None:
+        """Be closed, in a child of a fork: the threads, and what the locks protect, are the parent's."""
+        self.closed = True
+        self._lock = threading.Lock()
+        self._settling = threading.RLock()
+        lost = ClientClosed("this request was asked before a fork; its outcome belongs to the parent process")
+        calls: list[Any] = [*self._pending, *self._client.open_calls()]
+        for call in calls:
+            if not call.done():
+                call.settle_error(lost)
+
+    def _end_calls(self) -> None:
         closed = to_fault(ClientClosed("the client was closed before this request had an outcome"))
         with self._lock:
             while self._pending:
                 self._client.submit(self._pending.popleft())
             told = self._deliver(CLIENT, self._client.stop(closed), time.monotonic())
         _announce(told)
-
-    def forget(self) -> None:
-        """Be closed, in a child of a fork: the threads are the parent's."""
-        self.closed = True
-
-    def _ring(self) -> None:
-        self._idle = False
-        if self._bell.locked():
-            with contextlib.suppress(RuntimeError):
-                self._bell.release()
 
     # --- the threads -------------------------------------------------------------------------------
 
@@ -242,6 +255,7 @@ class _LocalLine:
             self._failed = error
             self._ready.set()
             return
+        del model, args
         self._ready.set()
         runner = Runner(loaded, topic=offer.topic, decode=_as_it_is, encode=_by_reference)
         try:
@@ -249,9 +263,13 @@ class _LocalLine:
                 job, due = self._next()
                 if job is not None:
                     self._run_job(runner, job)
-                elif self._idle:
+                elif self._retired and self._client.is_idle and not self._pending:
+                    self.close()
+                else:
                     self._sleep(due)
         finally:
+            # Also where the model took its thread down: nobody may wait for what will not come.
+            self.close()
             loaded.close()
 
     def _load(self, model: Any, args: dict[str, Any], offer: Offer) -> LoadedModel:
@@ -270,38 +288,40 @@ class _LocalLine:
         """Return the batch to run now, or when to look again."""
         with self._lock:
             now = time.monotonic()
-            self._idle = True
             told = self._drive(now)
             job, actions = self._worker.begin(now)
             told += self._deliver(WORKER, actions, now)
-            due = self._due()
+            due = None if job is not None else self._due()
         _announce(told)
         return job, due
 
     def _run_job(self, runner: Runner, job: Job) -> None:
-        self._idle = False
-        self._busy.set()
+        self._busy = True
+        if self._clock.is_awaited:
+            self._clock.ring()
         ran = runner.run(Work(*job.work()))
-        self._busy.clear()
+        self._busy = False
         with self._lock:
-            now = time.monotonic()
             done = self._worker.finished(job, ran.outputs, None, ran.errors, ran.seconds)
-            told = self._deliver(WORKER, done, now)
-            told += self._drive(now)
+            told = self._deliver(WORKER, done, time.monotonic())
+            # Those who waited for this batch learn of it before the next one is looked for.
+            told += self._deliver(BROKER, list(self._broker.ledger.flush()), time.monotonic())
         _announce(told)
 
     def _sleep(self, due: float | None) -> None:
-        if self._pending or self._cancelled:
-            return
-        patience = -1.0 if due is None else max(0.0, due - time.monotonic())
-        self._bell.acquire(timeout=patience)
+        with self._bell.awaited():
+            if not (self._pending or self._cancelled or self.closed):
+                self._bell.wait(None if due is None else max(0.0, due - time.monotonic()))
 
     def _watch(self) -> None:
         """Keep deadlines while the model runs."""
         while not self.closed:
-            self._busy.wait()
+            with self._clock.awaited():
+                if not self._busy:
+                    self._clock.wait(None)
+            # Not ended by the end of the run: many short ones would wake this thread for nothing.
             time.sleep(LOOK)
-            if self._busy.is_set() and not self.closed:
+            if self._busy and not self.closed:
                 with self._lock:
                     told = self._drive(time.monotonic())
                 _announce(told)
@@ -319,9 +339,7 @@ class _LocalLine:
         while self._cancelled:
             actions += self._client.cancel(self._cancelled.popleft(), now)
         actions += self._client.tick(now)
-        # Worker and client first: a broker that looks at the clock before they have spoken would miss them.
-        told = self._deliver(WORKER, self._worker.tick(now), now)
-        told += self._deliver(CLIENT, actions, now)
+        told = self._deliver(CLIENT, actions, now)
         return told + self._deliver(BROKER, self._broker.tick(now), now)
 
     def _deliver(self, sender: bytes, actions: Sequence[Action], now: float) -> list[Future[Any]]:
@@ -330,27 +348,62 @@ class _LocalLine:
         queue = deque((sender, action) for action in actions)
         while queue:
             sender, action = queue.popleft()
-            if not isinstance(action, Send):
-                told += self._settle(action)
-                continue
-            said: Sequence[Action]
-            message: Any = action.message
-            if sender is not BROKER:
-                receiver, said = BROKER, self._broker.handle(sender, message, action.frames, now)
-            elif action.peer == WORKER:
-                receiver, said = WORKER, self._worker.handle(BROKER, message, action.frames, now)
-            else:
-                receiver, said = CLIENT, self._client.handle(BROKER, message, action.frames, now)
-            queue.extend((receiver, one) for one in said)
+            if isinstance(action, Send):
+                receiver, said = self._hand_over(sender, action, now)
+                queue.extend((receiver, one) for one in said)
+            elif not isinstance(action, Shown):
+                with self._settling:
+                    told += settle(action)
         return told
 
-    def _settle(self, action: Answered | Finished | Failed | Shown) -> list[Future[Any]]:
-        with self._settling:
-            return [] if isinstance(action, Shown) else settle(action)
+    def _hand_over(self, sender: bytes, action: Send, now: float) -> tuple[bytes, Sequence[Action]]:
+        message: Any = action.message
+        if sender is not BROKER:
+            return BROKER, self._broker.handle(sender, message, action.frames, now)
+        if action.peer == WORKER:
+            return WORKER, self._worker.handle(BROKER, message, action.frames, now)
+        return CLIENT, self._client.handle(BROKER, message, action.frames, now)
 
     def _due(self) -> float | None:
-        times = (self._client.wakeup(), self._worker.wakeup(), self._broker.wakeup())
+        times = (self._client.wakeup(), self._broker.wakeup())
         return min((time for time in times if time is not None), default=None)
+
+
+class _Bell:
+    """Wakes the one thread that waits for it; rung before the wait, it is not missed."""
+
+    def __init__(self) -> None:
+        self.is_awaited = False
+        self._quiet = threading.Lock()
+        self._quiet.acquire()
+
+    def ring(self) -> None:
+        """Wake the thread; may be called anywhere, also by the garbage collector."""
+        self.is_awaited = False
+        with contextlib.suppress(RuntimeError):  # rung already
+            self._quiet.release()
+
+    @contextlib.contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Say that the thread is about to wait; what it looks at inside cannot change unheard."""
+        self.is_awaited = True
+        try:
+            yield
+        finally:
+            self.is_awaited = False
+
+    def wait(self, timeout: float | None) -> None:
+        """Block until rung, or until the time is over."""
+        self._quiet.acquire(timeout=-1 if timeout is None else min(timeout, threading.TIMEOUT_MAX))
+
+
+def _check(batch_size: int, max_latency: float, batching: str) -> None:
+    if batch_size < 1:
+        raise ConfigError(f"batch_size is {batch_size!r}, wanted at least 1")
+    if max_latency < 0:
+        raise ConfigError(f"max_latency is {max_latency!r}, wanted seconds, at least 0")
+    if batching not in POLICIES:
+        raise ConfigError(f"batching is {batching!r}, wanted {' or '.join(POLICIES)}")
 
 
 def _announce(told: Sequence[Future[Any]]) -> None:
@@ -376,7 +429,7 @@ def _close_all() -> None:
 
 def _after_fork() -> None:
     for line in list(_lines):
-        line.forget()
+        line.after_fork()
 
 
 atexit.register(_close_all)
