@@ -8,35 +8,89 @@ request.
 from __future__ import annotations
 
 import asyncio
+import atexit
+import contextlib
 import json
 import os
 import platform
+import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
-from typing import Any, Generic, TypeVar
+from itertools import repeat
+from typing import Any, Generic, Self, TypeVar
 
 import zmq
 
-from zbatch import wire
-from zbatch.calls import WINDOW, Asking, Future, rows, settle
+from zbatch import payload, wire
+from zbatch.calls import WINDOW, Ask, Asking, encode_copied, rows, undecodable, unpack
 from zbatch.config import Timing, client_endpoints
 from zbatch.core.actions import Send
-from zbatch.core.calls import Action, Shown
+from zbatch.core.calls import Action, Answered, Call, Finished, Shown
 from zbatch.core.client import ClientCore
-from zbatch.errors import BrokerUnreachable, ClientClosed, to_fault
+from zbatch.errors import BrokerUnreachable, ClientClosed, ZbatchError, from_fault, to_fault
+from zbatch.messages import Fault
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+
+READS = 64
+"""Messages read in one turn of the loop: others want their turn too."""
+
+GOODBYE = 100
+"""Milliseconds that goodbye is worth: the broker notices a missing client by itself."""
+
+
+class AsyncFuture(asyncio.Future[list[Out]], Call):
+    """The outcome of one request: await it, cancel it, hand it to ``asyncio.wait`` or ``asyncio.gather``."""
+
+    _line: _LoopLine
+    _returns_exceptions = False
+
+    def cancel(self, msg: Any = None) -> bool:
+        """Withdraw the request, here, at the broker and at the worker; return whether that was in time."""
+        if not super().cancel(msg):
+            return False
+        self._line.withdraw(self)
+        return True
+
+    def settle(self, output: Any, buffers: Sequence[Any]) -> None:
+        """Give the output of a call of one item."""
+        try:
+            self.set_result([payload.decode(output, buffers)])
+        except ValueError as error:
+            self._fail(undecodable(error))
+
+    def settle_all(self) -> None:
+        """Say that every item of a call of several has its outcome."""
+        try:
+            results = unpack(self, payload.decode, return_exceptions=self._returns_exceptions)
+        except ZbatchError as error:
+            self.set_exception(error)
+        else:
+            self.set_result(results)
+
+    def settle_fault(self, fault: Fault) -> None:
+        """Give the error that ends the whole call."""
+        self._fail(from_fault(fault))
+
+    def _fail(self, error: ZbatchError) -> None:
+        if self._returns_exceptions:
+            failed: Any = [error] * (1 if self.items is None else len(self.outputs))
+            self.set_result(failed)
+        else:
+            self.set_exception(error)
 
 
 class AsyncZClient(Generic[In, Out]):
     """A client for one event loop: the one in which it is first used.
 
     Making one needs neither a loop nor a broker.  Use it as an async context manager, or ``close()`` it.
-    The arguments are those of :class:`zbatch.ZClient`.
+    In another loop, also a later one, it raises :class:`ClientClosed`: make one for each loop.  After a
+    fork the child's first call opens a connection of its own.  The arguments are those of
+    :class:`zbatch.ZClient`.
     """
 
     def __init__(
@@ -45,12 +99,13 @@ class AsyncZClient(Generic[In, Out]):
         *,
         topic: str = "default",
         timeout: float = 30.0,
+        copy: bool = False,
         timing: Timing | None = None,
     ) -> None:
         self.endpoints = client_endpoints(endpoint)
-        self._asking = Asking(topic, timeout)
+        self._asking = Asking(topic, timeout, encode=encode_copied if copy else payload.encode)
         self._line = _LoopLine(self.endpoints, timing or Timing())
-        self._finalizer = weakref.finalize(self, self._line.close)
+        self._finalizer = weakref.finalize(self, self._line.retire)
         self._finalizer.atexit = False
 
     async def predict(
@@ -65,16 +120,15 @@ class AsyncZClient(Generic[In, Out]):
         return_exceptions: bool = False,
     ) -> list[Out]:
         """Return the model's output for each item, in order; see :meth:`zbatch.ZClient.predict`."""
-        call = self._ask(
-            items, return_exceptions, topic=topic, timeout=timeout, priority=priority, key=key, cost=cost
+        return await self.submit(
+            items,
+            topic=topic,
+            timeout=timeout,
+            priority=priority,
+            key=key,
+            cost=cost,
+            return_exceptions=return_exceptions,
         )
-        if call.settled is not None:
-            try:
-                await call.settled
-            except asyncio.CancelledError:
-                self._line.withdraw(call)
-                raise
-        return call.result()
 
     async def predict_one(
         self,
@@ -87,10 +141,10 @@ class AsyncZClient(Generic[In, Out]):
         cost: float | None = None,
     ) -> Out:
         """Return the model's output for one item."""
-        outputs = await self.predict(
-            [item], topic=topic, timeout=timeout, priority=priority, key=key, cost=cost
-        )
-        return outputs[0]
+        if topic is None and timeout is None and cost is None and not key and not priority:
+            return (await self._ask([item], False, None))[0]
+        ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
+        return (await self._ask([item], False, ask))[0]
 
     def submit(
         self,
@@ -102,19 +156,31 @@ class AsyncZClient(Generic[In, Out]):
         key: str = "",
         cost: float | Sequence[float] | None = None,
         return_exceptions: bool = False,
-    ) -> asyncio.Task[list[Out]]:
-        """Ask, and return at once; the task can be awaited, cancelled and given to ``asyncio.wait``."""
-        return asyncio.ensure_future(
-            self.predict(
-                items,
-                topic=topic,
-                timeout=timeout,
-                priority=priority,
-                key=key,
-                cost=cost,
-                return_exceptions=return_exceptions,
-            )
-        )
+    ) -> AsyncFuture[Out]:
+        """Ask, and return at once; the future costs no task."""
+        if topic is None and timeout is None and cost is None and not key and not priority:
+            return self._ask(items, return_exceptions, None)
+        ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
+        return self._ask(items, return_exceptions, ask)
+
+    def _ask(self, items: Iterable[In], return_exceptions: bool, ask: Ask | None) -> AsyncFuture[Out]:
+        line = self._line
+        future: AsyncFuture[Out] = AsyncFuture(loop=line.bind())
+        sequence = items if type(items) is list else rows(items)
+        future._line = line
+        if return_exceptions:
+            future._returns_exceptions = True
+        if not sequence:
+            future.set_result([])
+            return future
+        if ask is not None:
+            self._asking.prepare(future, sequence, time.monotonic(), **ask)
+        elif len(sequence) == 1:
+            self._asking.prepare_one(future, sequence[0], time.monotonic())
+        else:
+            self._asking.prepare(future, sequence, time.monotonic())
+        line.put(future)
+        return future
 
     async def map(
         self,
@@ -127,8 +193,11 @@ class AsyncZClient(Generic[In, Out]):
         key: str = "",
         return_exceptions: bool = False,
     ) -> AsyncIterator[Out]:
-        """Yield the output of each item, in order, with at most ``window`` items in flight."""
-        underway: deque[asyncio.Task[list[Out]]] = deque()
+        """Yield the output of each item, in order, with at most ``window`` items in flight.
+
+        Items are taken from the iterable as outputs are taken from the iterator.
+        """
+        underway: deque[AsyncFuture[Out]] = deque()
         try:
             for item in items:
                 underway.append(
@@ -146,11 +215,13 @@ class AsyncZClient(Generic[In, Out]):
             while underway:
                 yield (await underway.popleft())[0]
         finally:
-            for task in underway:
-                task.cancel()
+            for future in underway:
+                if not future.cancel() and not future.cancelled():
+                    # Nobody asks for it any more: the loop need not complain that nobody did.
+                    future.exception()
 
     async def status(self, *, timeout: float = 5.0) -> dict[str, Any]:
-        """Return the broker's snapshot of itself.
+        """Return the broker's snapshot of itself: topics, workers, clients.
 
         Raises :class:`BrokerUnreachable` when none answers in time.
         """
@@ -167,9 +238,14 @@ class AsyncZClient(Generic[In, Out]):
     async def close(self) -> None:
         """Say goodbye to the broker; requests without an outcome raise :class:`ClientClosed`."""
         self._finalizer.detach()
-        self._line.close()
+        context = self._line.close()
+        if context is not None:
+            # A goodbye that does not leave at once is waited for, but not by the loop.
+            await asyncio.to_thread(context.term)
 
-    async def __aenter__(self) -> AsyncZClient[In, Out]:
+    aclose = close
+
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -178,31 +254,6 @@ class AsyncZClient(Generic[In, Out]):
     def __repr__(self) -> str:
         return f"AsyncZClient({','.join(self.endpoints)!r}, topic={self._asking.topic!r})"
 
-    def _ask(self, items: Iterable[In], return_exceptions: bool, **ask: Any) -> _AsyncCall:
-        loop = self._line.bind()
-        sequence = rows(items)
-        call = _AsyncCall(self._line)
-        call._returns_exceptions = return_exceptions
-        if sequence:
-            self._asking.prepare(call, sequence, time.monotonic(), **ask)
-            call.settled = loop.create_future()
-            self._line.put(call)
-        else:
-            call.answer_nothing()
-        return call
-
-
-class _AsyncCall(Future[Any]):
-    """A call that tells an event loop when it is settled."""
-
-    settled: asyncio.Future[None] | None = None
-
-    def _finish(self, phase: int) -> bool:
-        super()._finish(phase)
-        if self.settled is not None and not self.settled.done():
-            self.settled.set_result(None)
-        return False
-
 
 class _LoopLine:
     """The connection of one async client, driven by its event loop."""
@@ -210,7 +261,11 @@ class _LoopLine:
     def __init__(self, endpoints: Sequence[str], timing: Timing) -> None:
         self._endpoints = endpoints
         self._timing = timing
-        self._pid = os.getpid()
+        self._closed = False
+        self._reset()
+        _lines.add(self)
+
+    def _reset(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._core: ClientCore | None = None
         self._context: zmq.Context[Any] | None = None
@@ -219,53 +274,44 @@ class _LoopLine:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
         self._asked: list[asyncio.Future[bytes]] = []
-        self._closed = False
+        self._retired = False
 
     def bind(self) -> asyncio.AbstractEventLoop:
         """Return the loop that this client belongs to; the running one, if it belongs to none yet."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop and not self._closed:
+            return loop
         if self._closed:
             raise ClientClosed("this client was closed; make another one")
-        loop = asyncio.get_running_loop()
-        if self._pid != os.getpid():
-            raise ClientClosed("this client was used before a fork; make another one in the child")
-        if self._loop is None:
-            self._loop = loop
-            self._context = zmq.Context()
-            self._core = ClientCore(
-                len(self._endpoints),
-                os.urandom(16),
-                os.urandom,
-                self._timing,
-                where=", ".join(self._endpoints),
-                host=platform.node(),
-                pid=os.getpid(),
-            )
-            self._perform(self._core.start(time.monotonic()))
-            self._call_soon()
-        elif self._loop is not loop:
+        if self._loop is not None:
             raise ClientClosed("this client belongs to another event loop; make one for each loop")
+        self._loop = loop
+        self._context = zmq.Context()
+        self._core = ClientCore(
+            len(self._endpoints),
+            os.urandom(16),
+            os.urandom,
+            self._timing,
+            where=", ".join(self._endpoints),
+            host=platform.node(),
+            pid=os.getpid(),
+        )
+        self._perform(self._core.start(time.monotonic()))
+        self._call_soon()
         return loop
 
-    def put(self, call: _AsyncCall) -> None:
+    def put(self, future: AsyncFuture[Any]) -> None:
         """Take a call over; it leaves with all others of this turn of the loop."""
         assert self._core is not None
-        self._core.submit(call)
-        self._call_soon()
+        self._core.submit(future)
+        if self._turn is None:
+            self._call_soon()
 
-    def withdraw(self, call: _AsyncCall) -> None:
-        """Cancel a call, here and at the broker."""
-        if self._core is not None and not call.done():
-            call.settle_cancelled()
-            self._perform(self._core.cancel(call, time.monotonic()))
-
-    def cancel(self, future: Future[Any]) -> None:
-        """Cancel a call (what ``Future.cancel`` asks for)."""
-        assert isinstance(future, _AsyncCall)
-        self.withdraw(future)
-
-    def wait(self, future: Future[Any], timeout: float | None) -> bool:
-        """Refuse to block: a loop that waits here would wait for ever."""
-        raise RuntimeError("await this request instead of blocking the event loop for it")
+    def withdraw(self, future: AsyncFuture[Any]) -> None:
+        """Tell the broker that nobody waits for a call any more."""
+        if self._core is not None and self._loop is not None and not self._loop.is_closed():
+            self._perform(self._core.cancel(future, time.monotonic()))
+            self._call_soon()
 
     def ask_status(self) -> asyncio.Future[bytes]:
         """Return what will be the broker's snapshot."""
@@ -276,25 +322,58 @@ class _LoopLine:
         self._call_soon()
         return answer
 
-    def close(self) -> None:
-        """Say goodbye and let go of everything."""
+    def retire(self) -> None:
+        """Close when nothing is open any more: the client object is gone, its futures may not be.
+
+        May be called in any thread, whenever the garbage collector comes by.
+        """
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            with contextlib.suppress(RuntimeError):  # closed meanwhile
+                loop.call_soon_threadsafe(self._retire)
+                return
+        context = self.close()
+        if context is not None:
+            context.term()
+
+    def _retire(self) -> None:
+        self._retired = True
+        self._run_turn()
+
+    def close(self) -> zmq.Context[Any] | None:
+        """Say goodbye and let go of everything; return the context, which the caller ends."""
         if self._closed:
-            return
+            return None
         self._closed = True
-        if self._core is None or self._pid != os.getpid():
-            return
-        closed = to_fault(ClientClosed("the client was closed before this request had an outcome"))
-        self._perform(self._core.stop(closed))
-        for handle in (self._turn, self._timer):
-            if handle is not None:
-                handle.cancel()
+        _lines.discard(self)
+        core, loop, context = self._core, self._loop, self._context
+        if core is None or loop is None:
+            return None
+        linger = 0
+        if not loop.is_closed():
+            closed = to_fault(ClientClosed("the client was closed before this request had an outcome"))
+            self._perform(core.stop(closed))
+            for answer in self._asked:
+                if not answer.done():
+                    answer.set_exception(ClientClosed("the client was closed before the broker answered"))
+            for handle in (self._turn, self._timer):
+                if handle is not None:
+                    handle.cancel()
+            for socket in self._sockets.values():
+                loop.remove_reader(file_descriptor(socket))
+            linger = GOODBYE
         for socket in self._sockets.values():
-            if self._loop is not None and not self._loop.is_closed():
-                self._loop.remove_reader(file_descriptor(socket))
-            socket.close(100)
+            socket.close(linger)
         self._sockets.clear()
-        if self._context is not None:
-            self._context.term()
+        self._core = self._context = None
+        return context
+
+    def abandon(self) -> None:
+        """Start anew in a child of a fork: sockets and loop belong to the parent."""
+        _abandoned.append((self._context, self._sockets, self._loop))
+        self._reset()
+
+    # --- the loop's side ---------------------------------------------------------------------------
 
     def _call_soon(self) -> None:
         if self._turn is None and self._loop is not None:
@@ -302,9 +381,11 @@ class _LoopLine:
 
     def _run_turn(self) -> None:
         """Send what was submitted, read what has come, set the timer."""
-        self._turn = None
+        if self._turn is not None:
+            self._turn.cancel()
+            self._turn = None
         core = self._core
-        if core is None or self._closed:
+        if core is None:
             return
         now = time.monotonic()
         self._perform(core.flush(now))
@@ -313,24 +394,34 @@ class _LoopLine:
             self._perform(core.tick(now))
         # The descriptor is edge-triggered, and sending may have swallowed its signal: read after sending.
         self._read(core)
-        self._set_timer(core.wakeup())
+        if self._retired and core.is_idle:
+            self._leave()
+            return
+        due = core.wakeup()
+        if due is not None and (self._timer is None or due < self._timer_due):
+            self._set_timer(due)
 
     def _read(self, core: ClientCore) -> None:
-        for peer, socket in list(self._sockets.items()):
-            while is_readable(socket):
-                envelope, frames = receive(socket)
-                try:
-                    message = decode(envelope, frames)
-                except wire.Malformed:
-                    continue
-                self._perform(core.handle(peer, message, frames, time.monotonic()))
+        left = READS
+        has_sent = True
+        while has_sent:
+            has_sent = False
+            for peer, socket in tuple(self._sockets.items()):
+                while is_readable(socket):
+                    if not left:
+                        self._call_soon()
+                        return
+                    left -= 1
+                    envelope, frames = receive(socket)
+                    try:
+                        message = decode(envelope, frames)
+                    except wire.Malformed:
+                        continue
+                    has_sent |= self._perform(core.handle(peer, message, frames, time.monotonic()))
 
-    def _set_timer(self, due: float | None) -> None:
-        if due is None or self._loop is None:
-            return
+    def _set_timer(self, due: float) -> None:
+        assert self._loop is not None
         if self._timer is not None:
-            if self._timer_due <= due:
-                return
             self._timer.cancel()
         self._timer_due = due
         self._timer = self._loop.call_later(max(0.0, due - time.monotonic()), self._on_timer)
@@ -339,29 +430,73 @@ class _LoopLine:
         self._timer = None
         self._run_turn()
 
-    def _perform(self, actions: Sequence[Action]) -> None:
+    def _leave(self) -> None:
+        context = self.close()
+        if context is not None:
+            # Not in the loop, which must not wait for the goodbye to leave.
+            threading.Thread(target=context.term, name="zbatch-goodbye", daemon=True).start()
+
+    def _perform(self, actions: Sequence[Action]) -> bool:
+        """Do what the core wants done; return whether something was sent."""
+        has_sent = False
         for action in actions:
             if isinstance(action, Send):
                 # A full pipe is a lost message: the next beat finds out, and it is sent again.
                 send(self._socket(action.peer), action.message, action.frames)
+                has_sent = True
             elif isinstance(action, Shown):
                 asked, self._asked = self._asked, []
                 for answer in asked:
                     if not answer.done():
                         answer.set_result(action.snapshot)
             else:
-                settle(action)
+                _settle(action)
+        return has_sent
 
     def _socket(self, peer: bytes) -> zmq.Socket[bytes]:
         socket = self._sockets.get(peer)
         if socket is None:
             assert self._context is not None and self._loop is not None
-            socket = connect(self._context, self._endpoints[peer[0]], self._timing)
-            self._sockets[peer] = socket
-            self._loop.add_reader(file_descriptor(socket), self._run_turn_now)
+            socket = self._sockets[peer] = connect(self._context, self._endpoints[peer[0]], self._timing)
+            self._loop.add_reader(file_descriptor(socket), self._run_turn)
         return socket
 
-    def _run_turn_now(self) -> None:
-        if self._turn is not None:
-            self._turn.cancel()
-        self._run_turn()
+
+def _settle(action: Any) -> None:
+    """Give futures their outcomes."""
+    future: Any
+    if isinstance(action, Answered):
+        buffers = action.buffers or repeat(())
+        for future, output, own in zip(action.calls, action.outputs, buffers, strict=False):
+            if future is not None and not future.done():
+                future.settle(output, own)
+    elif isinstance(action, Finished):
+        future = action.call
+        if not future.done():
+            future.settle_all()
+    else:
+        for future in action.calls:
+            if not future.done():
+                future.settle_fault(action.fault)
+
+
+_lines: weakref.WeakSet[_LoopLine] = weakref.WeakSet()
+_abandoned: list[Any] = []
+"""What a forked child must neither use nor close."""
+
+
+def _close_all() -> None:
+    for line in list(_lines):
+        context = line.close()
+        if context is not None:
+            context.term()
+
+
+def _after_fork() -> None:
+    for line in list(_lines):
+        line.abandon()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
