@@ -49,6 +49,9 @@ RETRY = 0.010
 LAG = 0.5
 """Seconds: a loop that wakes this much late was stopped, and its own sleep is nobody's death."""
 
+ORDINARY = frozenset({"worker ready", "client gone"})
+"""Events of the core that come with ordinary work; every other one is a warning."""
+
 LAST_WORDS = 5.0
 """Seconds that a leaving broker waits for what runs."""
 
@@ -207,7 +210,8 @@ class Broker:
     def _print(self) -> None:
         events, self.core.events = self.core.events, []
         for what, facts in events:
-            self._journal.event(what, **facts)  # type: ignore[arg-type]
+            level = "info" if what in ORDINARY else "warning"
+            self._journal.event(what, level=level, **facts)  # type: ignore[arg-type]
 
 
 class _Outbox:

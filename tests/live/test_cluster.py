@@ -259,7 +259,7 @@ def test_a_worker_told_twice_to_leave_says_what_it_drops_instead_of_being_missed
     first.signal(signal.SIGTERM)
     assert first.ends() == 0
     assert running.result(PATIENCE) == [{"sleep": 3}]
-    assert "worker died" in cluster.broker.says("reason=left")
+    assert "warning broker: worker died" in cluster.broker.says("reason=left")
 
 
 def test_status_shows_topics_workers_and_clients(cluster: Cluster, client: ZClient[object, object]) -> None:
