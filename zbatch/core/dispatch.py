@@ -68,7 +68,8 @@ class Dispatcher:
         self._by_incarnation: dict[bytes, Worker] = {}
         self._incarnations: dict[bytes, bytes] = {}
         """By life, from the HELLO; a worker record begins with its READY."""
-        self._leases: Deadlines[Handed] = Deadlines()
+        self._leases: Deadlines[Worker] = Deadlines()
+        """One entry a worker, not a batch: a finished batch must not be kept until its lease would end."""
         self._moved_up: dict[bytes, Worker] = {}
         """Workers whose first batch may be another one than before."""
         self._last_batch = 0
@@ -150,11 +151,15 @@ class Dispatcher:
         worker.suspect = True
         self._note("worker suspect", topic=worker.ready.topic, host=worker.link.host, pid=worker.link.pid)
         if worker.ready.idempotent:
-            for handed in list(worker.holds.values()):
-                if handed.began is None:
-                    self._out.append(Send(worker.link.peer, self._recall_message(handed)))
-                    self._take_back(handed, retry.never_began(handed.spans))
+            self._call_back(worker)
         self._changed(worker)
+
+    def _call_back(self, worker: Worker) -> None:
+        """Give what a worker has not begun to others."""
+        for handed in list(worker.holds.values()):
+            if handed.began is None:
+                self._out.append(Send(worker.link.peer, self._recall_message(handed)))
+                self._take_back(handed, retry.never_began(handed.spans))
 
     def heard(self, worker: Worker) -> None:
         """Trust a worker again that has spoken."""
@@ -219,8 +224,8 @@ class Dispatcher:
         for worker in self._moved_up.values():
             self._first_begins(worker, now)
         self._moved_up.clear()
-        for handed in self._leases.due(now):
-            self._overrun(handed, now)
+        for worker in self._leases.due(now):
+            self._look_at_lease(worker, now)
 
     def _start(self, worker: Worker, spans: list[Span], apart: bool, now: float) -> None:
         for span in spans:
@@ -436,20 +441,26 @@ class Dispatcher:
         first = next(iter(worker.holds.values()), None)
         if first is not None and first.began is None:
             first.began = now
-            if worker.lease:
-                self._leases.add(self._overdue(first), first)
+            if worker.lease and not worker.watched:
+                worker.watched = True
+                self._leases.add(self._overdue(first), worker)
 
-    def _overrun(self, handed: Handed, now: float) -> None:
+    def _look_at_lease(self, worker: Worker, now: float) -> None:
         """Count a batch lost whose lease is long over; its supervisor should have seen to it."""
-        worker = handed.worker
-        if worker.holds.get(handed.number) is not handed or handed.began is None:
+        worker.watched = False
+        handed = next(iter(worker.holds.values()), None)
+        if handed is None or handed.began is None:
             return
         if now < self._overdue(handed):
-            self._leases.add(self._overdue(handed), handed)
+            worker.watched = True
+            self._leases.add(self._overdue(handed), worker)
             return
         self._note("lease overrun", topic=worker.ready.topic, host=worker.link.host, pid=worker.link.pid)
         worker.stuck = handed.number
         self._take_back(handed, retry.lost_quietly(handed.spans))
+        # What is behind it cannot begin while the model hangs; what a model must not run twice waits for it.
+        if worker.ready.idempotent:
+            self._call_back(worker)
 
     # --- supervisors -------------------------------------------------------------------------------
 

@@ -52,6 +52,8 @@ class Worker:
     stuck: int = 0
     """The batch that ran beyond its lease; while the model hangs in it, new work would only wait."""
     batches: int = 0
+    watched: bool = False
+    """Whether somebody will look at its lease; one entry serves all its batches."""
 
     @property
     def takes_work(self) -> bool:
