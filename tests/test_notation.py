@@ -30,7 +30,7 @@ DAY = datetime.date(2026, 1, 1)
         (notation.seconds, "10ms", 0.01),
         (notation.seconds, "1.5 s", 1.5),
         (notation.seconds, ".5", 0.5),
-        (notation.seconds, "250us", 0.00025),
+        (notation.seconds, "200us", 0.0002),
         (notation.seconds, "1m", 60.0),
         (notation.seconds, "2h", 7200.0),
         (notation.size, 10, 10),

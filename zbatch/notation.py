@@ -16,7 +16,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+UNITS = {"us": (1, 1_000_000), "ms": (1, 1_000), "s": (1, 1), "m": (60, 1), "h": (3_600, 1)}
+"""Seconds as fractions, so that what is written as 200us is 0.0002 and not a neighbour of it."""
+
 SIZES = {
     "kB": 10**3,
     "KB": 10**3,
@@ -102,7 +104,8 @@ def seconds(value: object) -> float:
         match = _DURATION.fullmatch(value.strip())
         if match is None:
             raise ValueError(f"wanted {wanted}, got {value!r}")
-        value = float(match[1]) * UNITS[match[2] or "s"]
+        times, parts = UNITS[match[2] or "s"]
+        value = float(match[1]) * times / parts
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError(f"wanted {wanted}, got {value!r}")
     return float(value)
@@ -292,7 +295,7 @@ def toml(value: object) -> str:
 def show_seconds(value: float) -> str:
     """Return a duration as people write it."""
     for unit in ("s", "ms", "us"):
-        scaled = value / UNITS[unit]
+        scaled = value * UNITS[unit][1]
         if scaled >= 1 or value == 0:
             return f'"{scaled:.6g}{unit}"'
     return toml(value)
