@@ -25,6 +25,7 @@ from zbatch.journal import Journal
 from zbatch.sockets import (
     Bound,
     bind,
+    busy_poll,
     decode,
     is_readable,
     receive_from,
@@ -96,10 +97,14 @@ class Broker:
         poller.register(front, zmq.POLLIN)
         wake = self._wake
         poller.register(wake, zmq.POLLIN)
+        ready: dict[Any, int] = {}
         while self.running:
             patience = self._patience()
             asked = time.monotonic()
-            ready: dict[Any, int] = dict(poller.poll(patience))
+            # Where work was, more is on its way.
+            if ready and patience != 0 and busy_poll((back, front), asked + self.settings.busy_poll):
+                patience = 0
+            ready = dict(poller.poll(patience))
             now = time.monotonic()
             if patience is not None and now - asked - patience / 1000 > LAG:
                 self.core.slept(now - asked - patience / 1000)
