@@ -97,15 +97,15 @@ class Broker:
         poller.register(front, zmq.POLLIN)
         wake = self._wake
         poller.register(wake, zmq.POLLIN)
-        ready: dict[Any, int] = {}
+        comes_soon = False
         while self.running:
             patience = self._patience()
             asked = time.monotonic()
-            # Where work was, more is on its way.
-            if ready and patience != 0 and busy_poll((back, front), asked + self.settings.busy_poll):
+            if comes_soon and patience != 0 and busy_poll((back, front), asked + self.settings.busy_poll):
                 patience = 0
-            ready = dict(poller.poll(patience))
+            ready: dict[Any, int] = dict(poller.poll(patience))
             now = time.monotonic()
+            comes_soon = now - asked < self.settings.busy_poll
             if patience is not None and now - asked - patience / 1000 > LAG:
                 self.core.slept(now - asked - patience / 1000)
             if wake in ready:

@@ -193,8 +193,8 @@ class BrokerSettings(Settings, frozen=True):
     """A cap over the max_latency that workers announce."""
 
     busy_poll: Seconds = 0.000_2
-    """After some work, look for more this long before sleeping, giving way to who wants the core; 0: never.
-    To wake a sleeping thread costs 30 us and more, and a lone request wakes the broker twice."""
+    """Look for messages this long before sleeping, giving way to others, where the last came as soon;
+    0: never.  To wake a sleeping thread costs 30 us and more; a lone request wakes the broker twice."""
 
     insecure: Flag = False
     """Allow addresses that other hosts can reach, although nobody is asked for a key."""
