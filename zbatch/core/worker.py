@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, overload
+from typing import Any, TypeVar
 
 from zbatch.config import Timing
 from zbatch.core import intervals
@@ -72,11 +72,7 @@ class Told(Sequence[T]):
     def __len__(self) -> int:
         return len(self._all())
 
-    @overload
-    def __getitem__(self, place: int) -> T: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[T]: ...
-    def __getitem__(self, place: int | slice) -> T | Sequence[T]:
+    def __getitem__(self, place: Any) -> Any:
         return self._all()[place]
 
 
@@ -430,7 +426,9 @@ class WorkerCore:
     def _beat(self, session: Session, now: float) -> Send:
         session.spoke(now)
         running = self.running
-        number = running.number if running is not None and running.session is session else 0
+        number = 0
+        if running is not None and running.session is session and running.epoch == session.epoch:
+            number = running.number
         return Send(session.peer, Beat(*session.stamp(), self._held(session), 0, number))
 
     def _held(self, session: Session) -> list[tuple[int, int]]:
