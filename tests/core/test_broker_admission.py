@@ -1,0 +1,244 @@
+"""What clients may ask for: each item that is admitted has one outcome, each other one an error at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.core.driving import EPOCH, Cluster, batch_ids, batches, group, outcomes
+from zbatch.config import Limits
+from zbatch.messages import Beat, Bye, Fault, Group, Hello, Pulse, Refused, Request, Welcome
+
+
+def faults(messages: list[Any]) -> list[Fault]:
+    return [refusal.fault for one in messages if isinstance(one, Refused) for refusal in one.refusals]
+
+
+# --- asking --------------------------------------------------------------------------------------
+
+
+def test_a_request_is_answered_with_what_the_worker_made_of_it() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    assert client.asks(0, 2) == []
+    (batch,) = batches(worker.told())
+    worker.answers(batch)
+    assert outcomes(client.told()) == {0: b"yx0", 1: b"yx1"}
+
+
+def test_a_request_for_a_topic_without_workers_waits_for_one() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    assert client.asks() == []
+    assert batch_ids(cluster.worker(now=1.0).greeted) == [[(0, 1)]]
+
+
+def test_a_group_that_is_sent_again_is_taken_where_it_was_not_held() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 2)
+    client.says(Request, [group(0, 4, again=True)])
+    assert cluster.core.topics.all["bert"].items == 4
+    worker = cluster.worker()
+    (batch,) = batches(worker.greeted)
+    worker.answers(batch)
+    assert outcomes(client.told()) == {0: b"yx0", 1: b"yx1", 2: b"yx2", 3: b"yx3"}
+
+
+def test_a_part_that_is_sent_again_keeps_its_buffers_costs_and_deadlines() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 1)
+    again = group(0, 3, again=True, buffers=[1, 0, 2], costs=[1.0, 2.0, 3.0], later_ms=[0, 1_000, 2_000])
+    client.says(Request, [again], frames=[b"p", b"q", b"r"])
+    held = cluster.core.ledger.clients[client.life].groups()[1]
+    assert (held.base, held.items, held.buffers) == (1, [b"x1", b"x2"], [[], [b"q", b"r"]])
+    assert (held.costs, held.later) == ([2.0, 3.0], [1.0, 2.0])
+
+
+def test_what_is_sent_again_without_buffers_stays_without() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 1)
+    client.says(Request, [group(0, 3, again=True)])
+    held = cluster.core.ledger.clients[client.life].groups()[1]
+    assert (held.buffers, held.costs, held.later) == (None, None, None)
+
+
+def test_two_groups_sent_again_in_one_message_are_each_compared_with_what_is_held() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 1)
+    client.asks(5, 1)
+    client.says(Request, [group(0, 2, again=True), group(5, 2, again=True)])
+    assert cluster.core.topics.all["bert"].items == 4
+
+
+def test_a_deadline_that_had_passed_on_arrival_is_exceeded_at_once() -> None:
+    client = Cluster().client()
+    assert faults(client.asks(ms=0)) == [
+        Fault("deadline_exceeded", "the deadline had passed when the request arrived")
+    ]
+
+
+def test_a_topic_that_the_broker_does_not_serve_is_unknown_at_once() -> None:
+    client = Cluster(topics=("resnet",)).client()
+    assert outcomes(client.asks(0, 3)) == {0: "unknown_topic", 1: "unknown_topic", 2: "unknown_topic"}
+
+
+def test_no_deadline_is_further_away_than_a_week() -> None:
+    cluster = Cluster()
+    cluster.client().asks(ms=2**50)
+    assert cluster.core.wakeup() is not None
+    (held,) = cluster.core.ledger.clients[b"life of ada....."].groups()
+    assert held.deadline == 604_800.0
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+def test_beyond_the_bound_of_a_topic_items_are_refused_at_once() -> None:
+    client = Cluster(limits=Limits(topic_items=3)).client()
+    assert outcomes(client.asks(0, 5)) == {3: "overloaded", 4: "overloaded"}
+
+
+def test_a_request_of_several_items_is_admitted_whole_or_refused_whole() -> None:
+    client = Cluster(limits=Limits(topic_items=3)).client()
+    assert outcomes(client.asks(0, 4, whole=True)) == dict.fromkeys(range(4), "overloaded")
+    assert outcomes(client.asks(4, 3, whole=True)) == {}
+
+
+def test_beyond_the_bound_of_a_client_others_may_still_ask() -> None:
+    cluster = Cluster(limits=Limits(client_items=2))
+    ada, bob = cluster.client("ada"), cluster.client("bob")
+    assert outcomes(ada.asks(0, 3)) == {2: "overloaded"}
+    assert outcomes(bob.asks(0, 2)) == {}
+
+
+def test_bounds_count_bytes_too() -> None:
+    client = Cluster(limits=Limits(client_bytes=5)).client()
+    assert outcomes(client.asks(0, 2)) == {}
+    assert outcomes(client.asks(2, 1)) == {2: "overloaded"}
+    cluster = Cluster(limits=Limits(topic_bytes=5))
+    assert outcomes(cluster.client("ada").asks(0, 2)) == {}
+    assert outcomes(cluster.client("bob").asks(0, 1)) == {0: "overloaded"}
+
+
+def test_buffers_count_with_their_length() -> None:
+    client = Cluster(limits=Limits(client_bytes=10)).client()
+    assert outcomes(client.says(Request, [group(0, 1, buffers=[1])], frames=[b"12345678"])) == {}
+    assert outcomes(client.asks(1, 1)) == {1: "overloaded"}
+
+
+def test_an_overloaded_topic_says_when_to_come_back() -> None:
+    cluster = Cluster(limits=Limits(topic_items=4))
+    worker, client = cluster.worker(), cluster.client()
+    (fault,) = faults(client.asks(0, 5))
+    assert fault == Fault(
+        "overloaded",
+        "a bound is reached: topic 'bert' has 0 unfinished items; come back in 1.0 s",
+        retry_after_ms=1_000,
+    )
+    for batch in batches(worker.told()):
+        worker.answers(batch, now=1.0)
+    (fault,) = faults(client.asks(10, 5, now=1.0))
+    assert 100 <= fault.retry_after_ms < 60_000
+
+
+def test_what_has_an_outcome_makes_room() -> None:
+    cluster = Cluster(limits=Limits(client_items=1, client_bytes=2))
+    worker, client = cluster.worker(), cluster.client()
+    client.asks(0, 1)
+    (batch,) = batches(worker.told())
+    worker.answers(batch)
+    assert outcomes(client.told()) == {0: b"yx0"}
+    assert outcomes(client.asks(1, 1)) == {}
+
+
+# --- healing -------------------------------------------------------------------------------------
+
+
+def test_a_beat_is_answered_with_the_open_ids_that_are_not_held() -> None:
+    client = Cluster().client()
+    client.asks(0, 2)
+    assert client.says(Beat, [(0, 5)], 5) == [Pulse(client.conn, 2, 3, [(2, 5)], 3, ["bert"])]
+
+
+def test_what_a_client_does_not_name_any_more_is_dropped() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 4)
+    client.says(Beat, [(1, 2)], 4)
+    assert cluster.core.topics.all["bert"].items == 1
+
+
+def test_ids_that_a_beat_could_not_know_of_are_not_dropped() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 4)
+    client.says(Beat, [], 2)
+    assert cluster.core.topics.all["bert"].items == 2
+
+
+def test_an_outcome_on_its_way_is_not_missing() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    client.asks(0, 1)
+    (batch,) = batches(worker.told())
+    worker.answers(batch)
+    # The client has not read its result yet.
+    client.sent += 1
+    acts = cluster.core.handle(client.peer, Beat(client.conn, client.sent, 1, [(0, 1)], 1), (), 0.0)
+    assert [one.message for one in acts] == [Pulse(client.conn, 3, 3, [], 3, [])]
+
+
+def test_after_a_new_connection_the_welcome_names_what_was_lost() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    client.asks(0, 2)
+    client.asks(2, 1)
+    first, *_ = batches(worker.told())
+    worker.answers(first)
+    # The result travelled over the old connection; 0 and 1 will run again.
+    (welcome,) = cluster.again(client, open=[(0, 3)], next=3).greeted
+    assert welcome.missing == [(0, 2)]
+
+
+def test_a_welcome_names_epoch_limits_and_missing_ids() -> None:
+    cluster = Cluster(limits=Limits(message_bytes=1 << 20))
+    client = cluster.client()
+    assert client.says(Hello, client.life, "client", 1, [(4, 6)], 6) == [
+        Welcome(client.conn, 1, 1, EPOCH, 1, [(4, 6)], 1 << 20, [])
+    ]
+
+
+# --- leaving -------------------------------------------------------------------------------------
+
+
+def test_with_a_goodbye_all_that_waits_is_dropped() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 4)
+    client.says(Bye)
+    assert cluster.core.topics.all["bert"].items == 0
+    assert cluster.core.ledger.clients == {}
+
+
+def test_a_draining_broker_hands_back_what_waits_and_takes_nothing_new() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(slots=1), cluster.client()
+    client.asks(0, 6)
+    cluster.deliver(cluster.core.drain())
+    assert outcomes(client.told()) == {4: "draining", 5: "draining"}
+    assert outcomes(client.asks(6, 1)) == {6: "draining"}
+    assert not cluster.core.is_drained
+    (batch,) = batches(worker.told())
+    worker.answers(batch)
+    assert outcomes(client.told()) == {at: b"yx%d" % at for at in range(4)}
+    assert cluster.core.is_drained
+
+
+def test_many_refusals_of_one_kind_travel_as_one() -> None:
+    client = Cluster(topics=("resnet",)).client()
+    told = client.says(Request, [Group(0, "bert", 9, [b"a"]), Group(7, "bert", 9, [b"b"])])
+    (refused,) = told
+    assert [refusal.ids for refusal in refused.refusals] == [[(0, 1), (7, 8)]]
