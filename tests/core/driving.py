@@ -16,6 +16,7 @@ from zbatch.core.broker import BrokerCore
 from zbatch.core.links import origin_of
 from zbatch.messages import (
     Batch,
+    Beat,
     Child,
     Children,
     Done,
@@ -226,3 +227,8 @@ def dies(
         worker.incarnation, alive=False, epoch=epoch, begun=begun, finished=finished, exit=-9, reason="killed"
     )
     return supervisor.says(Children, "bert", [child], now=now)
+
+
+def beats(worker: Peer, *holds: Batch, running: int = 1, now: float) -> list[Any]:
+    """Let a worker say which batches it holds and which one runs."""
+    return worker.says(Beat, [(one.batch, one.batch + 1) for one in holds], 0, running, now=now)

@@ -156,7 +156,7 @@ class Dispatcher:
 
     def _call_back(self, worker: Worker) -> None:
         """Give what a worker has not begun to others."""
-        for handed in list(worker.holds.values()):
+        for handed in sorted(worker.holds.values(), key=_number, reverse=True):
             if handed.began is None:
                 self._out.append(Send(worker.link.peer, self._recall_message(handed)))
                 self._take_back(handed, retry.never_began(handed.spans))
@@ -457,10 +457,10 @@ class Dispatcher:
             return
         self._note("lease overrun", topic=worker.ready.topic, host=worker.link.host, pid=worker.link.pid)
         worker.stuck = handed.number
-        self._take_back(handed, retry.lost_quietly(handed.spans))
         # What is behind it cannot begin while the model hangs; what a model must not run twice waits for it.
         if worker.ready.idempotent:
             self._call_back(worker)
+        self._take_back(handed, retry.lost_quietly(handed.spans))
 
     # --- supervisors -------------------------------------------------------------------------------
 

@@ -1,0 +1,330 @@
+"""Workers that die, hang, lose what they were sent: their items run again, and only the guilty end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.core.driving import (
+    EPOCH,
+    Cluster,
+    batch_ids,
+    batches,
+    beats,
+    dies,
+    gives_back,
+    handed,
+    ids,
+    outcomes,
+)
+from zbatch.core.retry import ATTEMPTS
+from zbatch.messages import Beat, Bye, Cancel, Child, Children, Progress, Recall
+
+# --- a process that died -------------------------------------------------------------------------
+
+
+def test_the_batch_that_ran_is_halved_and_what_never_began_goes_back_unharmed() -> None:
+    cluster = Cluster()
+    supervisor, one, client = cluster.supervisor(), cluster.worker("w1"), cluster.client()
+    client.asks(0, 8)
+    first, _ = batches(one.told())
+    dies(supervisor, one, begun=first.batch)
+    two = cluster.worker("w2")
+    assert batch_ids(two.greeted) == [[(0, 2)], [(4, 8)]]
+    apart, whole = batches(two.greeted)
+    assert (apart.attempt, whole.attempt) == (2, 2)
+    told = two.answers(apart) + two.answers(whole)
+    assert batch_ids(told) == [[(2, 4)]]
+    two.answers(batches(told)[0])
+    assert outcomes(client.told()) == {at: b"yx%d" % at for at in range(8)}
+
+
+def test_an_item_that_alone_ends_two_processes_is_poison_and_its_neighbour_is_answered() -> None:
+    cluster = Cluster()
+    supervisor, worker, client = cluster.supervisor(), cluster.worker("w0"), cluster.client()
+    client.asks(0, 2)
+    (batch,) = batches(worker.told())
+    seen: list[list[tuple[int, int]]] = [ids(batch)]
+    for life in range(1, 6):
+        # Whatever holds item 1 dies.
+        if any(start <= 1 < stop for start, stop in ids(batch)):
+            dies(supervisor, worker, begun=batch.batch)
+            worker = cluster.worker(f"w{life}")
+            told = worker.greeted
+        else:
+            told = worker.answers(batch)
+        if not batches(told):
+            break
+        (batch,) = batches(told)
+        seen.append(ids(batch))
+    assert seen == [[(0, 2)], [(0, 1)], [(1, 2)], [(1, 2)]]
+    assert outcomes(client.told()) == {0: b"yx0", 1: "poison_item"}
+
+
+def test_suspects_run_one_at_a_time_and_others_work_on() -> None:
+    cluster = Cluster()
+    supervisor, client = cluster.supervisor(), cluster.client()
+    one, two = cluster.worker("w1", slots=1), cluster.worker("w2", slots=1)
+    client.asks(0, 4)
+    (batch,) = batches(one.told())
+    dies(supervisor, one, begun=batch.batch)
+    assert handed(two) == [[(0, 2)]]
+    client.asks(4, 1)
+    three = cluster.worker("w3", slots=1)
+    assert batch_ids(three.greeted) == [[(4, 5)]]
+
+
+def test_a_batch_that_had_run_and_whose_answer_was_lost_costs_an_attempt_and_no_suspicion() -> None:
+    cluster = Cluster()
+    supervisor, one, client = cluster.supervisor(), cluster.worker("w1"), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(one.told())
+    dies(supervisor, one, begun=batch.batch, finished=batch.batch)
+    two = cluster.worker("w2")
+    assert batch_ids(two.greeted) == [[(0, 4)]]
+    assert [span.attempts for span in held_spans(cluster)] == [1]
+
+
+def held_spans(cluster: Cluster) -> list[Any]:
+    return [
+        span
+        for worker in cluster.core.dispatcher.workers.values()
+        for handed_out in worker.holds.values()
+        for span in handed_out.spans
+    ]
+
+
+def test_a_death_that_speaks_of_another_epoch_makes_nobody_guilty() -> None:
+    cluster = Cluster()
+    supervisor, one, client = cluster.supervisor(), cluster.worker("w1"), cluster.client()
+    client.asks(0, 4)
+    one.told()
+    dies(supervisor, one, begun=1, epoch=b"epoch..0")
+    assert batch_ids(cluster.worker("w2").greeted) == [[(0, 4)]]
+    assert [span.attempts for span in held_spans(cluster)] == [0]
+
+
+def test_cancelled_items_of_a_dead_worker_do_not_run_again() -> None:
+    cluster = Cluster()
+    supervisor, one, client = cluster.supervisor(), cluster.worker("w1"), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(one.told())
+    client.says(Cancel, [(0, 3)])
+    dies(supervisor, one, begun=batch.batch)
+    assert batch_ids(cluster.worker("w2").greeted) == [[(3, 4)]]
+
+
+def test_where_a_model_must_not_run_twice_a_death_ends_what_ran() -> None:
+    cluster = Cluster()
+    supervisor, client = cluster.supervisor(), cluster.client()
+    one = cluster.worker("w1", idempotent=False)
+    client.asks(0, 8)
+    first, _ = batches(one.told())
+    dies(supervisor, one, begun=first.batch)
+    assert outcomes(client.told()) == dict.fromkeys(range(4), "worker_lost")
+    assert batch_ids(cluster.worker("w2", idempotent=False).greeted) == [[(4, 8)]]
+
+
+# --- supervisors ---------------------------------------------------------------------------------
+
+
+def test_a_death_counts_only_from_the_supervisor_that_announced_the_child() -> None:
+    cluster = Cluster()
+    supervisor, foreign = cluster.supervisor("s1"), cluster.supervisor("s2")
+    worker = cluster.worker()
+    supervisor.says(Children, "bert", [Child(worker.incarnation, alive=True)])
+    dies(foreign, worker)
+    assert cluster.core.counters["foreign_child"] == 1
+    assert len(cluster.core.topics.all["bert"].roster) == 1
+    dies(supervisor, worker)
+    assert len(cluster.core.topics.all["bert"].roster) == 0
+
+
+def test_a_child_that_is_not_listed_any_more_is_forgotten() -> None:
+    cluster = Cluster()
+    supervisor, worker = cluster.supervisor(), cluster.worker()
+    supervisor.says(Children, "bert", [Child(worker.incarnation, alive=True)])
+    supervisor.says(Children, "bert", [])
+    assert cluster.core.dispatcher.children == {}
+
+
+def test_a_supervisor_that_leaves_takes_its_children_off_the_list() -> None:
+    cluster = Cluster()
+    one, two = cluster.supervisor("s1"), cluster.supervisor("s2")
+    one.says(Children, "bert", [Child(b"child..1", alive=True)])
+    two.says(Children, "bert", [Child(b"child..2", alive=True)])
+    one.says(Bye)
+    assert list(cluster.core.dispatcher.children) == [b"child..2"]
+
+
+# --- quiet losses --------------------------------------------------------------------------------
+
+
+def test_a_worker_that_says_goodbye_gives_everything_back() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1"), cluster.client()
+    client.asks(0, 8)
+    one.told()
+    one.says(Bye)
+    assert batch_ids(cluster.worker("w2").greeted) == [[(0, 4)], [(4, 8)]]
+
+
+def test_a_goodbye_of_a_worker_without_an_offer_means_nothing() -> None:
+    cluster = Cluster()
+    cluster.stranger_worker().says(Bye)
+    assert cluster.core.links.by_life == {}
+
+
+def test_an_item_under_which_workers_are_lost_without_a_word_ends_after_three() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 1)
+    for life in range(ATTEMPTS):
+        worker = cluster.worker(f"w{life}")
+        assert batch_ids(worker.greeted) == [[(0, 1)]]
+        worker.says(Bye)
+    assert outcomes(client.told()) == {0: "worker_lost"}
+
+
+def test_returned_batches_run_elsewhere_and_a_second_return_means_nothing() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1"), cluster.client()
+    client.asks(0, 8)
+    _, second = batches(one.told())
+    assert batch_ids(gives_back(one, second)) == [[(4, 8)]]
+    assert gives_back(one, second) == []
+
+
+def test_a_batch_that_a_worker_does_not_name_was_lost_on_the_way() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    client.asks(0, 8)
+    first, _ = batches(worker.told())
+    told = worker.says(Beat, [(first.batch, first.batch + 1)], 0, first.batch)
+    assert batch_ids(told) == [[(4, 8)]]
+    assert cluster.core.counters["batch_lost_on_the_way"] == 1
+
+
+def test_a_batch_that_is_still_travelling_is_not_missed() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    client.asks(0, 4)
+    assert batch_ids(worker.says(Beat)) == [[(0, 4)]]
+    assert "batch_lost_on_the_way" not in cluster.core.counters
+
+
+def test_after_a_new_connection_only_what_the_worker_names_is_still_there() -> None:
+    cluster = Cluster()
+    old, client = cluster.worker(slots=3), cluster.client()
+    client.asks(0, 12)
+    assert len(old.told()) == 3
+    new = cluster.again(old, epoch=EPOCH, open=[(1, 2)])
+    assert batch_ids(new.greeted) == [[(4, 8)], [(8, 12)]]
+    assert new.answers(batches(new.greeted)[0]) == []
+    assert outcomes(client.told()) == {at: b"yx%d" % at for at in range(4, 8)}
+
+
+def test_a_worker_that_names_batches_of_another_epoch_names_none() -> None:
+    cluster = Cluster()
+    old, client = cluster.worker(), cluster.client()
+    client.asks(0, 4)
+    old.told()
+    new = cluster.again(old, epoch=b"epoch..0", open=[(1, 2)])
+    assert batch_ids(new.greeted) == [[(0, 4)]]
+
+
+# --- hanging -------------------------------------------------------------------------------------
+
+
+def test_a_batch_that_overruns_its_lease_runs_elsewhere_and_its_worker_gets_nothing() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1", lease_ms=5_000), cluster.client()
+    client.asks(0, 8)
+    first, second = batches(one.told())
+    beats(one, first, second, now=6.9)
+    cluster.turn(7.1)
+    assert one.told() == [Recall(one.conn, 5, 3, EPOCH, second.batch)]
+    two = cluster.worker("w2", now=7.2)
+    assert batch_ids(two.greeted) == [[(0, 4)], [(4, 8)]]
+    assert cluster.core.counters["lease_overrun"] == 1
+
+
+def test_progress_renews_a_lease() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(lease_ms=5_000), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(worker.told())
+    worker.says(Progress, EPOCH, batch.batch, now=4.0)
+    cluster.turn(7.1)
+    assert "lease_overrun" not in cluster.core.counters
+    cluster.turn(11.1)
+    assert cluster.core.counters["lease_overrun"] == 1
+
+
+def test_a_lease_is_over_when_the_batch_is_answered() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(lease_ms=5_000), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(worker.told())
+    worker.answers(batch, now=1.0)
+    cluster.turn(7.1)
+    assert "lease_overrun" not in cluster.core.counters
+
+
+def test_each_batch_has_a_lease_of_its_own() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(lease_ms=5_000), cluster.client()
+    client.asks(0, 4)
+    (first,) = batches(worker.told())
+    worker.answers(first, now=4.0)
+    client.asks(4, 4, now=4.0)
+    (second,) = batches(worker.told())
+    beats(worker, second, running=second.batch, now=10.9)
+    assert "lease_overrun" not in cluster.core.counters
+    cluster.turn(11.1)
+    assert cluster.core.counters["lease_overrun"] == 1
+
+
+def test_without_a_lease_nobody_looks() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(lease_ms=0), cluster.client()
+    client.asks(0, 4, ms=2_000_000)
+    worker.told()
+    cluster.turn(1_000.0)
+    assert "lease_overrun" not in cluster.core.counters
+
+
+def test_the_late_answer_of_a_batch_that_overran_counts_if_it_is_the_first() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1", lease_ms=5_000), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(one.told())
+    beats(one, batch, now=6.9)
+    cluster.turn(7.1)
+    one.answers(batch, now=7.2)
+    assert outcomes(client.told()) == {at: b"yx%d" % at for at in range(4)}
+    client.asks(4, 1, now=7.3)
+    assert handed(one) == [[(4, 5)]]
+
+
+def test_where_a_model_must_not_run_twice_an_overrun_ends_the_batch_and_the_next_one_waits() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(lease_ms=5_000, idempotent=False), cluster.client()
+    client.asks(0, 8)
+    beats(worker, *batches(worker.told()), now=6.9)
+    cluster.turn(7.1)
+    assert outcomes(client.told()) == dict.fromkeys(range(4), "worker_lost")
+    assert worker.told() == []
+
+
+def test_only_so_many_withdrawn_batches_are_remembered() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    client.asks(0, 1)
+    (first,) = batches(worker.told())
+    told = gives_back(worker, first)
+    for _ in range(17):
+        told = gives_back(worker, *batches(told))
+    worker.answers(first)
+    assert client.told() == []
+    worker.answers(batches(told)[0])
+    assert outcomes(client.told()) == {0: b"yx0"}
