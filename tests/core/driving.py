@@ -42,6 +42,7 @@ class Peer:
     peer: bytes
     life: bytes
     conn: bytes
+    role: str
     sent: int = 0
     received: int = 0
     inbox: list[Send] = field(default_factory=list)
@@ -110,12 +111,13 @@ class Cluster:
         worker.greeted = ready(worker, topic=topic, now=now, size=size, **offer)
         return worker
 
-    def stranger_worker(self, name: str = "w1", *, now: float = 0.0, **hello: Any) -> Peer:
+    def stranger_worker(
+        self, name: str = "w1", *, now: float = 0.0, incarnation: bytes | None = None
+    ) -> Peer:
         """Return a worker that has been welcomed and has offered nothing."""
-        incarnation = name.encode().ljust(8, b".")
-        worker = self._introduced(b"B", name, "worker", now, incarnation=incarnation, **hello)
-        worker.incarnation = incarnation
-        return worker
+        if incarnation is None:
+            incarnation = name.encode().ljust(8, b".")
+        return self._introduced(b"B", name, "worker", now, incarnation=incarnation)
 
     def supervisor(self, name: str = "s1", *, now: float = 0.0) -> Peer:
         """Return a supervisor that has been welcomed."""
@@ -123,18 +125,17 @@ class Cluster:
 
     def again(self, old: Peer, *, now: float = 0.0, **hello: Any) -> Peer:
         """Return a peer's next connection; its life goes on."""
-        role = self.core.links.by_life[old.life].role
         name = old.peer[2:].decode().strip(".")
-        if role == "worker":
+        if old.role == "worker":
             hello.setdefault("incarnation", old.incarnation)
-        return self._introduced(old.peer[:1], name + "'", role, now, life=old.life, **hello)
+        return self._introduced(old.peer[:1], name + "'", old.role, now, life=old.life, **hello)
 
     def _introduced(
         self, side: bytes, name: str, role: str, now: float, *, life: bytes | None = None, **hello: Any
     ) -> Peer:
         short = name.encode().ljust(4, b".")[:4]
         own = life or b"life of " + short.ljust(8, b".")
-        peer = Peer(self, side + b"\0" + short, own, b"conn" + short)
+        peer = Peer(self, side + b"\0" + short, own, b"conn" + short, role)
         peer.incarnation = hello.get("incarnation", b"")
         self._peers[peer.peer] = peer
         peer.greeted = peer.says(Hello, own, role, 1, now=now, host="host", pid=1, **hello)

@@ -198,6 +198,15 @@ def test_a_worker_of_a_topic_that_is_not_served_gets_nothing() -> None:
     assert cluster.core.counters["worker_of_an_unknown_topic"] == 1
 
 
+def test_a_worker_that_no_supervisor_named_serves_all_the_same() -> None:
+    cluster = Cluster()
+    worker, client = cluster.stranger_worker(incarnation=b""), cluster.client()
+    client.asks(0, 1)
+    (batch,) = batches(ready(worker))
+    worker.answers(batch)
+    assert outcomes(client.told()) == {0: b"yx0"}
+
+
 def test_a_second_offer_replaces_the_first() -> None:
     cluster = Cluster()
     worker, client = cluster.worker(size=4), cluster.client()
@@ -237,8 +246,8 @@ def test_draining_progress_and_beats_of_a_worker_without_an_offer_mean_nothing()
 
 def test_cancelled_items_of_a_prefetched_batch_are_named_to_its_worker() -> None:
     cluster = Cluster()
-    worker, client = cluster.worker(), cluster.client()
-    client.asks(0, 8)
+    worker, client = cluster.worker(slots=3), cluster.client()
+    client.asks(0, 12)
     worker.told()
     client.says(Cancel, [(1, 2), (5, 7)])
     (skip,) = worker.told()

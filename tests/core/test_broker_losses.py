@@ -73,6 +73,21 @@ def test_suspects_run_one_at_a_time_and_others_work_on() -> None:
     assert batch_ids(three.greeted) == [[(4, 5)]]
 
 
+def test_a_suspect_batch_that_never_began_stays_apart() -> None:
+    cluster = Cluster()
+    supervisor, one, client = cluster.supervisor(), cluster.worker("w1"), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(one.told())
+    dies(supervisor, one, begun=batch.batch)
+    two = cluster.worker("w2")
+    client.asks(4, 4)
+    (apart,) = batches(two.greeted)
+    assert ids(apart) == [(0, 2)]
+    supervisor.says(Children, "bert", [])
+    dies(supervisor, two, begun=0)
+    assert batch_ids(cluster.worker("w3").greeted) == [[(0, 2)], [(4, 8)]]
+
+
 def test_a_batch_that_had_run_and_whose_answer_was_lost_costs_an_attempt_and_no_suspicion() -> None:
     cluster = Cluster()
     supervisor, one, client = cluster.supervisor(), cluster.worker("w1"), cluster.client()

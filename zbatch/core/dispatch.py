@@ -140,9 +140,8 @@ class Dispatcher:
 
     def unreachable(self, worker: Worker, now: float) -> None:
         """Learn that a worker's connection is gone; it has a while to come back on another."""
-        if worker.gone is None:
-            worker.gone = now
-            self._changed(worker)
+        worker.gone = now
+        self._changed(worker)
 
     def suspect(self, worker: Worker) -> None:
         """Give a silent worker no new work, and what it has not begun to others."""

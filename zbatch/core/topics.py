@@ -145,10 +145,6 @@ class Topics:
         self._touched: dict[str, Topic] = {}
         self._waking: dict[str, Topic] = {}
 
-    def find(self, name: str) -> Topic | None:
-        """Return a topic that exists."""
-        return self.all.get(name)
-
     def open(self, name: str) -> Topic:
         """Return a topic, made if it is new.
 

@@ -1,0 +1,294 @@
+"""What silence means: late is suspect, gone is gone after a while, our own sleep is nobody's death."""
+
+from __future__ import annotations
+
+from tests.core.driving import EPOCH, Cluster, batch_ids, batches, beats, dies, handed, outcomes, ready
+from zbatch.messages import Beat, Bye, Cancel, Children, Hello, Pulse, Recall, Welcome, Who
+
+# With the defaults: suspect after 3 s, lost after 12 s of silence, gone after 4 s without its connection,
+# a client with open requests after 10 s.
+
+
+# --- strangers -----------------------------------------------------------------------------------
+
+
+def test_a_stranger_is_asked_who_it_is() -> None:
+    cluster = Cluster()
+    worker = cluster.worker()
+    worker.says(Bye)
+    assert worker.says(Beat) == [Who(worker.conn, 0, 0)]
+
+
+def test_a_stranger_is_asked_at_most_so_often() -> None:
+    cluster = Cluster()
+    worker = cluster.worker()
+    worker.says(Bye)
+    assert len(worker.says(Beat, now=1.0)) == 1
+    assert worker.says(Beat, now=1.1) == []
+    assert len(worker.says(Beat, now=3.0)) == 1
+
+
+def test_nobody_is_asked_who_says_goodbye() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.says(Bye)
+    assert client.says(Bye) == []
+
+
+def test_a_life_that_changes_its_role_is_not_introduced() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    told = client.says(Hello, client.life, "worker", 1)
+    assert told == []
+    assert cluster.core.counters["refused_hellos"] == 1
+
+
+def test_a_message_that_does_not_fit_the_role_is_counted_and_changes_nothing() -> None:
+    cluster = Cluster()
+    worker = cluster.worker()
+    assert worker.says(Cancel, [(0, 9)]) == []
+    assert cluster.core.counters["unexpected_cancel"] == 1
+
+
+# --- a worker that is late -----------------------------------------------------------------------
+
+
+def test_a_silent_worker_gets_no_new_work_and_what_it_has_not_begun_goes_to_others() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1"), cluster.client()
+    client.asks(0, 8)
+    _, second = batches(one.told())
+    two = cluster.worker("w2", now=2.0)
+    cluster.turn(3.0)
+    assert one.told() == [
+        Recall(one.conn, 4, 2, EPOCH, second.batch),
+        Pulse(one.conn, 5, 2, [], 2),
+    ]
+    assert handed(two) == [[(4, 8)]]
+    client.asks(8, 1, now=3.0)
+    assert handed(one) == []
+
+
+def test_a_suspect_that_speaks_again_is_trusted_again() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    cluster.turn(3.0)
+    worker.told()
+    client.asks(0, 1, now=3.5)
+    assert batch_ids(worker.says(Beat, now=4.0)) == [[(0, 1)]]
+
+
+def test_a_suspect_is_suspected_once_and_probed_each_beat() -> None:
+    cluster = Cluster()
+    worker = cluster.worker()
+    cluster.turn(3.0)
+    cluster.turn(4.0)
+    assert [type(one) for one in worker.told()] == [Pulse, Pulse]
+    assert cluster.core.counters["worker_suspect"] == 1
+
+
+def test_of_what_must_not_run_twice_nothing_is_taken_from_a_suspect() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(idempotent=False), cluster.client()
+    client.asks(0, 8)
+    worker.told()
+    cluster.turn(3.0)
+    assert [type(one) for one in worker.told()] == [Pulse]
+
+
+def test_the_first_valid_success_wins_whoever_brings_it() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1"), cluster.client()
+    client.asks(0, 8)
+    _, second = batches(one.told())
+    two = cluster.worker("w2", now=2.0)
+    cluster.turn(3.0)
+    one.answers(second, now=3.1)
+    assert outcomes(client.told()) == {at: b"yx%d" % at for at in range(4, 8)}
+    two.answers(batches(two.told())[0], now=3.2)
+    assert client.told() == []
+
+
+def test_a_worker_that_stays_silent_is_lost() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1"), cluster.client()
+    client.asks(0, 4)
+    one.told()
+    client.says(Beat, [(0, 4)], 4, now=9.0)
+    two = cluster.worker("w2", now=11.0)
+    assert batch_ids(two.greeted) == []
+    cluster.turn(12.1)
+    assert handed(two) == [[(0, 4)]]
+    assert cluster.core.counters["worker_lost"] == 1
+
+
+def test_a_silent_process_that_offered_nothing_is_forgotten() -> None:
+    cluster = Cluster()
+    worker = cluster.stranger_worker()
+    cluster.turn(3.0)
+    assert [type(one) for one in worker.told()] == [Pulse]
+    cluster.turn(12.0)
+    assert cluster.core.links.by_life == {}
+
+
+def test_a_beat_that_names_another_batch_moves_the_begin_of_the_first() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(lease_ms=5_000), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(worker.told())
+    # Another broker's batch runs until 4.0.
+    beats(worker, batch, running=0, now=4.0)
+    beats(worker, batch, running=batch.batch, now=7.5)
+    assert "lease_overrun" not in cluster.core.counters
+    cluster.turn(11.1)
+    assert cluster.core.counters["lease_overrun"] == 1
+
+
+# --- a connection that is gone -------------------------------------------------------------------
+
+
+def test_a_worker_whose_connection_is_gone_may_come_back_on_another() -> None:
+    cluster = Cluster()
+    old, client = cluster.worker(), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(old.told())
+    cluster.core.unreachable(old.peer, 1.0)
+    cluster.core.unreachable(old.peer, 1.0)
+    new = cluster.again(old, now=2.0, epoch=EPOCH, open=[(batch.batch, batch.batch + 1)])
+    ready(new, now=2.0)
+    cluster.turn(5.5)
+    new.answers(batch, now=5.6)
+    assert outcomes(client.told()) == {at: b"yx%d" % at for at in range(4)}
+
+
+def test_a_worker_that_does_not_come_back_is_lost() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1"), cluster.client()
+    client.asks(0, 4)
+    one.told()
+    cluster.core.unreachable(one.peer, 1.0)
+    two = cluster.worker("w2", now=4.0)
+    cluster.turn(4.9)
+    assert handed(two) == []
+    cluster.turn(5.1)
+    assert handed(two) == [[(0, 4)]]
+
+
+def test_a_worker_without_connection_gets_no_work() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    cluster.core.unreachable(worker.peer, 1.0)
+    client.asks(0, 1, now=1.0)
+    assert worker.told() == []
+
+
+def test_results_for_a_client_without_connection_are_kept_for_its_next_one() -> None:
+    cluster = Cluster()
+    worker, old = cluster.worker(), cluster.client()
+    old.asks(0, 1)
+    (batch,) = batches(worker.told())
+    cluster.core.unreachable(old.peer, 1.0)
+    worker.answers(batch, now=1.1)
+    assert old.told() == []
+    new = cluster.again(old, now=2.0, open=[(0, 1)], next=1)
+    assert outcomes(new.greeted) == {0: b"yx0"}
+
+
+def test_a_peer_that_nobody_knows_cannot_be_unreachable() -> None:
+    cluster = Cluster()
+    cluster.core.unreachable(b"F\0zzzz", 1.0)
+    assert cluster.core.counters == {}
+
+
+# --- clients -------------------------------------------------------------------------------------
+
+
+def test_a_silent_client_with_open_requests_is_forgotten_with_all_that_waits() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 4)
+    for second in (3.0, 9.9):
+        cluster.turn(second)
+    assert cluster.core.topics.all["bert"].items == 4
+    cluster.turn(10.1)
+    assert cluster.core.topics.all["bert"].items == 0
+    assert client.says(Beat, [(0, 4)], 4, now=11.0) == [Who(client.conn, 0, 0)]
+    (welcome,) = cluster.again(client, now=11.0, open=[(0, 4)], next=4).greeted
+    assert welcome.missing == [(0, 4)]
+
+
+def test_a_silent_client_without_open_requests_is_kept_for_a_minute() -> None:
+    cluster = Cluster()
+    cluster.client()
+    for second in range(3, 60, 3):
+        cluster.turn(float(second))
+    assert len(cluster.core.ledger.clients) == 1
+    cluster.turn(63.1)
+    assert cluster.core.ledger.clients == {}
+    assert "client_gone" not in cluster.core.counters
+
+
+def test_a_client_that_speaks_is_not_silent() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 4)
+    for second in range(1, 20):
+        client.says(Beat, [(0, 4)], 4, now=float(second))
+    assert cluster.core.topics.all["bert"].items == 4
+
+
+# --- supervisors ---------------------------------------------------------------------------------
+
+
+def test_a_supervisor_that_stays_silent_is_forgotten() -> None:
+    cluster = Cluster()
+    supervisor, worker = cluster.supervisor(), cluster.worker()
+    assert supervisor.says(Children, "bert", []) == [Pulse(supervisor.conn, 2, 2, [], 2)]
+    dies(supervisor, worker)
+    cluster.turn(3.0)
+    assert len(cluster.core.dispatcher.children) == 1
+    cluster.turn(12.0)
+    assert cluster.core.dispatcher.children == {}
+
+
+# --- our own pause -------------------------------------------------------------------------------
+
+
+def test_our_own_sleep_is_nobodys_death() -> None:
+    cluster = Cluster()
+    one, two = cluster.worker("w1", lease_ms=5_000), cluster.worker("w2")
+    client, supervisor = cluster.client(), cluster.supervisor()
+    client.asks(0, 12, ms=300_000)
+    batch, _ = batches(one.told())
+    cluster.core.unreachable(two.peer, 1.0)
+    cluster.core.slept(100.0)
+    cluster.turn(101.0)
+    assert "worker_lost" not in cluster.core.counters
+    assert "lease_overrun" not in cluster.core.counters
+    assert len(cluster.core.links.by_life) == 4
+    assert supervisor.life in cluster.core.links.by_life
+    one.answers(batch, now=101.1)
+    cluster.turn(105.5)
+    assert cluster.core.counters["worker_lost"] == 1
+
+
+# --- what operators may read ---------------------------------------------------------------------
+
+
+def test_events_wait_for_whoever_prints_and_are_bounded() -> None:
+    cluster = Cluster()
+    for _ in range(300):
+        cluster.core.note("worker lost", host="gpu-1")
+    assert len(cluster.core.events) == 256
+    assert cluster.core.events[0] == ("worker lost", {"host": "gpu-1"})
+    assert cluster.core.counters == {"worker_lost": 300}
+
+
+def test_a_welcome_names_the_topics_that_nobody_serves() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 1)
+    again = cluster.again(client, open=[(0, 1)], next=1)
+    (welcome,) = again.greeted
+    assert isinstance(welcome, Welcome)
+    assert (welcome.missing, welcome.unserved) == ([], ["bert"])

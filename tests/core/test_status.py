@@ -1,0 +1,105 @@
+"""The snapshot that people read."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tests.core.driving import EPOCH, Cluster, Peer, batches
+from zbatch.messages import Child, Children, Status, StatusAsk
+
+
+def shown(client: Peer, now: float) -> dict[str, Any]:
+    (status,) = client.says(StatusAsk, now=now)
+    assert isinstance(status, Status)
+    found: dict[str, Any] = json.loads(status.snapshot)
+    return found
+
+
+def test_an_idle_broker_shows_itself() -> None:
+    client = Cluster(now=1.0).client(now=1.0)
+    assert shown(client, 3.5) == {
+        "protocol": 1,
+        "epoch": EPOCH.hex(),
+        "uptime_s": 2.5,
+        "topics": {},
+        "workers": [],
+        "processes": [],
+        "clients": 1,
+        "counters": {},
+    }
+
+
+def test_a_topic_shows_what_waits_what_runs_and_what_was_done() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(slots=1), cluster.client()
+    client.asks(0, 1)
+    (batch,) = batches(worker.told())
+    worker.answers(batch, now=0.5)
+    client.told()
+    client.asks(1, 3, now=0.5)
+    worker.told()
+    client.asks(4, 2, now=1.0)
+    topic = shown(client, 3.0)["topics"]["bert"]
+    latency, run = topic.pop("latency_ms"), topic.pop("run_ms")
+    assert 500 <= latency["p50"] == latency["p90"] == latency["p99"] < 640
+    assert 5 <= run["p50"] == run["p99"] < 6.4
+    assert topic.pop("items_per_s") > 0
+    assert topic == {
+        "waiting": 2,
+        "unfinished": 5,
+        "unfinished_bytes": 10,
+        "oldest_age_s": 2.0,
+        "running": 3,
+        "suspect_batches": 0,
+        "workers": 1,
+        "idle_workers": 0,
+        "batching": "eager",
+        "items": 6,
+        "answered": 1,
+        "batches": 2,
+        "mean_batch": 2.0,
+        "fill": 0.5,
+        "closed": {"idle": 2},
+        "retries": 0,
+        "errors": {},
+    }
+
+
+def test_a_topic_that_was_only_asked_for_has_no_figures_yet() -> None:
+    client = Cluster().client()
+    client.asks(0, 1)
+    topic = shown(client, 1.0)["topics"]["bert"]
+    assert (topic["mean_batch"], topic["fill"], topic["run_ms"]["p50"]) == (None, None, None)
+
+
+def test_workers_and_processes_are_shown_with_where_and_how_they_are() -> None:
+    cluster = Cluster()
+    supervisor, worker, client = cluster.supervisor(), cluster.worker(), cluster.client()
+    supervisor.says(Children, "bert", [Child(worker.incarnation, True, restarts=2, gpu="0", state="ready")])
+    cluster.worker("w2")
+    snapshot = shown(client, 1.0)
+    assert snapshot["processes"] == [
+        {
+            "incarnation": worker.incarnation.hex(),
+            "gpu": "0",
+            "state": "ready",
+            "alive": True,
+            "exit": 0,
+            "reason": "",
+            "restarts": 2,
+        }
+    ]
+    common = {
+        "topic": "bert",
+        "host": "host",
+        "pid": 1,
+        "gpu": "0",
+        "state": "idle",
+        "batches": 0,
+        "holds": 0,
+        "model": "m:M",
+        "version": "",
+        "batch_size": 4,
+    }
+    assert snapshot["workers"] == [{**common, "restarts": 2}, {**common, "restarts": None}]
