@@ -1,0 +1,144 @@
+"""How calls become groups and messages: alike travel together, and nothing grows without bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.core.asking import FIRST, LIFE, ask, call, call_of, conn, connected, result, started, welcome
+from zbatch.core.actions import Send
+from zbatch.core.client import GROUP_BYTES, GROUP_ITEMS, MESSAGE_BYTES, ClientCore
+from zbatch.messages import Group, Hello, Request
+
+
+def groups(actions: Any) -> list[Group]:
+    """Return the groups in all messages."""
+    return [group for one in actions for group in one.message.groups]
+
+
+def test_it_introduces_itself() -> None:
+    _, actions = started()
+    assert actions == [Send(FIRST, Hello(conn(1), 1, 0, LIFE, "client", 1, [], 1, host="web-1", pid=12))]
+
+
+def test_nothing_is_sent_before_a_broker_answers_and_everything_then() -> None:
+    core, _ = started()
+    assert ask(core, call(b"a")) == []
+    assert welcome(core, now=5.0) == [
+        Send(FIRST, Request(conn(1), 2, 1, [Group(1, "bert", 25_000, [b"a"])]), [])
+    ]
+
+
+def test_calls_that_agree_travel_as_one_group() -> None:
+    core = connected()
+    assert ask(core, call(b"a"), call(b"b")) == [
+        Send(FIRST, Request(conn(1), 2, 1, [Group(1, "bert", 30_000, [b"a", b"b"])]), [])
+    ]
+
+
+def test_calls_that_differ_in_topic_key_or_priority_are_groups_of_their_own() -> None:
+    calls = [call(b"a"), call(b"b", topic="gpt"), call(b"c", key="en"), call(b"d", priority=3)]
+    assert groups(ask(connected(), *calls)) == [
+        Group(1, "bert", 30_000, [b"a"]),
+        Group(2, "gpt", 30_000, [b"b"]),
+        Group(3, "bert", 30_000, [b"c"], key="en"),
+        Group(4, "bert", 30_000, [b"d"], priority=3),
+    ]
+
+
+def test_items_of_one_group_may_have_deadlines_of_their_own() -> None:
+    assert groups(ask(connected(), call(b"a", timeout=3.0), call(b"b", timeout=1.0))) == [
+        Group(1, "bert", 1_000, [b"a", b"b"], later_ms=[2_000, 0])
+    ]
+
+
+def test_a_call_of_several_items_is_a_group_that_is_admitted_whole() -> None:
+    assert groups(ask(connected(), call_of(b"a", b"b", costs=[1.0, 2.0]))) == [
+        Group(1, "bert", 30_000, [b"a", b"b"], costs=[1.0, 2.0], whole=True)
+    ]
+
+
+def test_costs_travel_with_their_items() -> None:
+    assert groups(ask(connected(), call(b"a", cost=3.0), call(b"b", cost=4.0))) == [
+        Group(1, "bert", 30_000, [b"a", b"b"], costs=[3.0, 4.0])
+    ]
+
+
+def test_buffers_follow_the_envelope_and_are_counted() -> None:
+    (sent,) = ask(connected(), call(b"a", buffers=[b"p", b"q"]), call(b"b", buffers=[b"r"]))
+    assert sent == Send(
+        FIRST, Request(conn(1), 2, 1, [Group(1, "bert", 30_000, [b"a", b"b"], [2, 1])]), [b"p", b"q", b"r"]
+    )
+
+
+def test_the_time_left_is_at_least_a_millisecond() -> None:
+    assert groups(ask(connected(), call(b"a", timeout=1.0), now=1.0)) == [Group(1, "bert", 1, [b"a"])]
+    late = ask(connected(), call(b"a", timeout=1.0), call(b"b", timeout=2.0), now=1.0)
+    assert groups(late) == [Group(1, "bert", 1, [b"a", b"b"], later_ms=[0, 1_000])]
+
+
+def test_a_call_that_was_cancelled_before_the_turn_ended_is_not_sent() -> None:
+    core = connected()
+    first, second = call(b"a"), call(b"b")
+    core.submit(first)
+    assert core.cancel(first, 0.0) == []
+    assert groups(ask(core, second)) == [Group(1, "bert", 30_000, [b"b"])]
+
+
+def test_when_all_calls_of_a_kind_were_cancelled_nothing_is_sent() -> None:
+    core = connected()
+    only = call(b"a")
+    core.submit(only)
+    core.cancel(only, 0.0)
+    assert core.flush(0.0) == []
+    assert core.is_idle
+
+
+def test_a_call_that_was_cancelled_before_the_broker_answered_is_not_sent() -> None:
+    core, _ = started()
+    only = call(b"a")
+    ask(core, only)
+    assert core.cancel(only, 0.0) == []
+    assert welcome(core) == []
+
+
+def test_a_group_is_bounded_by_items() -> None:
+    sent = groups(ask(connected(), *(call(b"a") for _ in range(GROUP_ITEMS + 1))))
+    assert [len(group.items) for group in sent] == [GROUP_ITEMS, 1]
+
+
+def test_a_group_is_bounded_by_bytes() -> None:
+    sent = groups(ask(connected(), *(call(bytes(GROUP_BYTES // 2)) for _ in range(3))))
+    assert [len(group.items) for group in sent] == [2, 1]
+
+
+def test_buffers_count_to_the_bytes_of_a_group_with_their_real_size() -> None:
+    import array
+
+    heavy = memoryview(array.array("d", bytes(GROUP_BYTES // 2 + 8)))
+    sent = groups(ask(connected(), *(call(b"a", buffers=[heavy]) for _ in range(2))))
+    assert [group.buffers for group in sent] == [[1], [1]]
+
+
+def test_a_message_is_closed_when_it_has_grown_large() -> None:
+    heavy = bytes(GROUP_BYTES)
+    actions = ask(connected(), *(call(heavy) for _ in range(MESSAGE_BYTES // GROUP_BYTES + 1)))
+    assert [len(one.message.groups) for one in actions if isinstance(one, Send)] == [4, 1]  # type: ignore[attr-defined]
+    assert [one.message.number for one in actions if isinstance(one, Send)] == [2, 3]
+
+
+def test_it_knows_how_many_groups_wait_and_which_calls() -> None:
+    core = connected()
+    first, second, third = call(b"a"), call_of(b"b", b"c"), call(b"d")
+    ask(core, first, second)
+    core.submit(third)
+    assert (core.open_groups, core.open_calls()) == (2, [first, second, third])
+    assert not core.is_idle
+
+
+def test_what_has_ended_is_swept_from_the_index_of_groups() -> None:
+    core: ClientCore = connected()
+    for number in range(1, 300):
+        ask(core, call(b"a"))
+        result(core, number, b"y")
+    assert len(core._bases) < 70
+    assert core.is_idle
