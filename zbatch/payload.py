@@ -31,6 +31,9 @@ DEPTH = 64
 TUPLE, BUFFER, BIG_INT, DATETIME, DATE, TIME, TIMEDELTA, TENSOR, NUMPY_TIME, ESCAPED = range(1, 11)
 """Codes of our extension types.  docs/protocol.md has the bytes of each."""
 
+DATETIMES = 3
+"""msgpack's own timestamps, which other speakers may send, arrive as datetimes in UTC."""
+
 _ALLOWED = "?bBhHiIlLqQefdFDSUmM"
 _PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
 _ND, _TYPE, _KIND, _SHAPE, _DATA = b"nd", b"type", b"kind", b"shape", b"data"
@@ -93,6 +96,7 @@ def decode(data: bytes, buffers: Sequence[Any] = (), *, writable: bool = False) 
             data,
             raw=False,
             strict_map_key=False,
+            timestamp=DATETIMES,
             object_hook=reader.map,
             ext_hook=reader.extension,
         )
@@ -105,10 +109,10 @@ def decode(data: bytes, buffers: Sequence[Any] = (), *, writable: bool = False) 
         IndexError,
         OverflowError,
         RecursionError,
+        MemoryError,
         struct.error,
+        msgpack.UnpackException,
     ) as error:
-        raise Malformed(f"no item: {type(error).__name__}") from None
-    except (msgpack.UnpackException, msgpack.OutOfData, MemoryError) as error:
         raise Malformed(f"no item: {type(error).__name__}") from None
     if reader.used != len(buffers):
         raise Malformed(f"{len(buffers)} buffers came, {reader.used} are spoken of")
@@ -255,6 +259,7 @@ class _Reader:
     def __init__(self, buffers: Sequence[Any], writable: bool) -> None:
         self._buffers = buffers
         self._writable = writable
+        self._depth = 0
         self.used = 0
 
     def map(self, found: dict[Any, Any]) -> Any:
@@ -297,9 +302,20 @@ class _Reader:
                 raise Malformed(f"extension type {code} is unknown")
 
     def _nested(self, data: bytes) -> Any:
-        return msgpack.unpackb(
-            data, raw=False, strict_map_key=False, object_hook=self.map, ext_hook=self.extension
+        # Each level takes 30 kB of the C stack; a thousand would end the process.
+        if self._depth == DEPTH:
+            raise Malformed(f"nested more than {DEPTH} deep")
+        self._depth += 1
+        value = msgpack.unpackb(
+            data,
+            raw=False,
+            strict_map_key=False,
+            timestamp=DATETIMES,
+            object_hook=self.map,
+            ext_hook=self.extension,
         )
+        self._depth -= 1
+        return value
 
     def _buffer(self, number: int) -> memoryview:
         if number != self.used or number >= len(self._buffers):
@@ -327,7 +343,10 @@ class _Reader:
         if name not in _TORCH_DTYPES or not isinstance(raw, bytes | memoryview):
             raise Malformed("a tensor of a dtype that is not carried")
         # The sender had it; a tensor is of no use without.
-        torch: Any = sys.modules.get("torch") or importlib.import_module("torch")
+        try:
+            torch: Any = sys.modules.get("torch") or importlib.import_module("torch")
+        except ImportError:
+            raise Malformed("it is a torch tensor, and torch is not installed here") from None
         dtype = getattr(torch, name)
         sizes = _shape(shape, len(raw) // dtype.itemsize)
         if not len(raw):
