@@ -299,6 +299,15 @@ def test_buffers_are_counted_over_all_groups_of_a_request() -> None:
     assert wire.decode(wire.encode(request), 6) == request
 
 
+def test_items_without_buffers_need_not_say_so() -> None:
+    for message in (
+        Result(*HEAD, [Results(5, [b"a", b"b"])]),
+        Batch(*HEAD, EPOCH, 9, 1, [Span(ORIGIN, 5, 250, [b"a", b"b"])]),
+        Done(*HEAD, EPOCH, 9, 1, INCARNATION, [b"a", b"b"]),
+    ):
+        assert wire.decode(wire.encode(message)) == message
+
+
 def test_a_missing_buffer_is_refused() -> None:
     assert why(wire.encode(group(buffers=[1, 1])), 1) == "the envelope speaks of 2 buffers, 1 came with it"
 

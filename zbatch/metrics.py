@@ -6,6 +6,8 @@ can be added up.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from itertools import accumulate
 from math import frexp
 
 SHORTEST = 2.0**-20
@@ -37,13 +39,9 @@ class Histogram:
         """Return the upper border of the bucket below which ``share`` of the events lie."""
         if not self.count:
             return None
-        rank = share * self.count
-        seen = 0
-        for bucket in sorted(self.buckets):
-            seen += self.buckets[bucket]
-            if seen >= rank:
-                break
-        exponent, part = divmod(bucket, 4)
+        order = sorted(self.buckets)
+        reached = list(accumulate(self.buckets[bucket] for bucket in order))
+        exponent, part = divmod(order[bisect_left(reached, share * self.count)], 4)
         return float((part + 5) / 8 * 2.0**exponent)
 
 
