@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 from zbatch.core.intervals import Range
@@ -137,14 +138,18 @@ class Room:
 class Backlog:
     """The waiting items of one topic."""
 
-    def __init__(self) -> None:
+    def __init__(self, quantum: int = QUANTUM) -> None:
         self.items = 0
+        self._quantum = quantum
         self._classes: dict[int, PriorityClass] = {}
         self._order: list[int] = []
         """Priorities that have items, highest first."""
         self._counts: dict[str, int] = {}
         self._costs: dict[str, float] = {}
         self._arrivals: deque[Held] = deque()
+        self._returned: list[tuple[float, int, Held]] = []
+        """Those that were put back, a heap by arrival; a ticket tells equals apart."""
+        self._tickets = 0
 
     def push(self, span: Span) -> None:
         """Add a new span behind what its principal has waiting."""
@@ -162,11 +167,15 @@ class Backlog:
             return
         lane = self._lane_for(held)
         share = lane.share
-        share.fifo.appendleft(span)
-        lane.spans.appendleft(span)
+        # A copy: the queue moves its start, and a late answer is still read by the batch's own.
+        queued = span.part(span.start, span.stop)
+        share.fifo.appendleft(queued)
+        lane.spans.appendleft(queued)
         share.turns.shares.move_to_end(share.principal, last=False)
         share.turns.rings[held.key].move_to_end(share.principal, last=False)
-        self._arrivals.appendleft(held)
+        if not held.waiting:
+            self._tickets += 1
+            heappush(self._returned, (held.arrived, self._tickets, held))
         for start, stop in runs(held, RUNNING, span.start, span.stop):
             held.state[start:stop] = bytes(stop - start)
             self._entered(held, start, stop, stop - start)
@@ -175,7 +184,12 @@ class Backlog:
         """Return when the item arrived that has waited longest; None when nothing waits."""
         while self._arrivals and not self._arrivals[0].waiting:
             self._arrivals.popleft()
-        return self._arrivals[0].arrived if self._arrivals else None
+        while self._returned and not self._returned[0][2].waiting:
+            heappop(self._returned)
+        first = self._arrivals[0].arrived if self._arrivals else None
+        if self._returned and (first is None or self._returned[0][0] < first):
+            return self._returned[0][0]
+        return first
 
     def head_key(self) -> str | None:
         """Return the key of the item whose turn it is; None when nothing waits."""
@@ -198,19 +212,23 @@ class Backlog:
         """Remove and return the items of the next batch under a key, in order, as far as they fit."""
         taken = _Taken(room)
         for priority in tuple(self._order):
+            shares = self._classes[priority].shares
             ring = self._classes[priority].rings.get(key)
+            if ring and (leader := next(iter(shares))) in ring:
+                ring.move_to_end(leader, last=False)
             while ring and not taken.full:
                 lane = next(iter(ring.values()))
+                share = lane.share
                 self._take_turn(lane, taken)
                 if not lane.items:
                     self._remove(lane)
-                elif lane.share.deficit <= 0:
-                    ring.move_to_end(lane.share.principal)
-                    lane.share.turns.shares.move_to_end(lane.share.principal)
+                elif share.deficit <= 0:
+                    ring.move_to_end(share.principal)
+                if share.deficit <= 0 and share.items:
+                    shares.move_to_end(share.principal)
             if taken.full:
                 break
-        if len(self._arrivals) > SLACK + 2 * self.items:
-            self._arrivals = deque(one for one in self._arrivals if one.waiting)
+        self._sweep_arrivals()
         return taken.spans
 
     def close(self, held: Held, start: int, stop: int) -> int:
@@ -236,7 +254,7 @@ class Backlog:
     def _take_turn(self, lane: Lane, taken: _Taken) -> None:
         share = lane.share
         if share.deficit <= 0:
-            share.deficit += QUANTUM
+            share.deficit += self._quantum
         while lane.items and share.deficit > 0 and not taken.full:
             entry = lane.spans[0]
             start, stop = _alive(entry)
@@ -252,8 +270,7 @@ class Backlog:
             entry.start = start + count
             share.deficit -= count
             taken.add(span)
-        if len(share.fifo) > SLACK + 2 * share.items:
-            share.fifo = deque(span for span in share.fifo if _is_alive(span))
+        _sweep_queues(lane)
 
     def _lane_for(self, held: Held) -> Lane:
         found = self._classes.get(held.priority)
@@ -307,13 +324,14 @@ class Backlog:
         assert lane is not None
         if not lane.items:
             self._remove(lane)
-        elif len(lane.spans) > SLACK + 2 * lane.items:
-            lane.spans = deque(span for span in lane.spans if _is_alive(span))
-        share = lane.share
-        if len(share.fifo) > SLACK + 2 * share.items:
-            share.fifo = deque(span for span in share.fifo if _is_alive(span))
-        if len(self._arrivals) > SLACK + 2 * self.items:
+        _sweep_queues(lane)
+        self._sweep_arrivals()
+
+    def _sweep_arrivals(self) -> None:
+        if len(self._arrivals) + len(self._returned) > SLACK + 2 * self.items:
             self._arrivals = deque(one for one in self._arrivals if one.waiting)
+            self._returned = [one for one in self._returned if one[2].waiting]
+            heapify(self._returned)
 
     def _remove(self, lane: Lane) -> None:
         share = lane.share
@@ -332,6 +350,7 @@ class Backlog:
                 self._order = sorted(self._classes, reverse=True)
         if not self.items:
             self._arrivals.clear()
+            self._returned.clear()
 
 
 _CLOSED = b"\2" * 256
@@ -370,6 +389,8 @@ class _Taken:
         self.size += count * (held.size // len(held.items))
         if self.room.cost is not None and held.costs is not None:
             self.cost += sum(held.costs[span.start : span.stop])
+            if self.cost > self.room.cost:
+                self.full = True  # an item that is too much by itself travels alone
         last = self.spans[-1] if self.spans else None
         if (
             last is not None
@@ -407,6 +428,14 @@ def _alive(span: Span) -> tuple[int, int]:
     while state[stop] == WAITING:
         stop += 1
     return start, stop
+
+
+def _sweep_queues(lane: Lane) -> None:
+    if len(lane.spans) > SLACK + 2 * lane.items:
+        lane.spans = deque(span for span in lane.spans if _is_alive(span))
+    share = lane.share
+    if len(share.fifo) > SLACK + 2 * share.items:
+        share.fifo = deque(span for span in share.fifo if _is_alive(span))
 
 
 def _is_alive(span: Span) -> bool:
