@@ -263,6 +263,17 @@ def test_a_batch_that_overruns_its_lease_runs_elsewhere_and_its_worker_gets_noth
     assert cluster.core.counters["lease_overrun"] == 1
 
 
+def test_a_batch_that_overruns_its_lease_is_handed_out_again_in_the_same_turn() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1", lease_ms=5_000), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(one.told())
+    two = cluster.worker("w2", now=6.0)
+    beats(one, batch, now=6.9)
+    cluster.turn(7.1)
+    assert handed(two) == [[(0, 4)]]
+
+
 def test_progress_renews_a_lease() -> None:
     cluster = Cluster()
     worker, client = cluster.worker(lease_ms=5_000), cluster.client()

@@ -210,6 +210,8 @@ class Dispatcher:
 
     def dispatch(self, now: float) -> None:
         """Hand out what should run now, in every topic that something happened to."""
+        for worker in self._leases.due(now):
+            self._look_at_lease(worker, now)
         for topic in self._topics.touched(now):
             topic.dispatch(now, lambda worker, spans, apart: self._start(worker, spans, apart, now))
             self._topics.sleeps(topic)
@@ -223,8 +225,6 @@ class Dispatcher:
         for worker in self._moved_up.values():
             self._first_begins(worker, now)
         self._moved_up.clear()
-        for worker in self._leases.due(now):
-            self._look_at_lease(worker, now)
 
     def _start(self, worker: Worker, spans: list[Span], apart: bool, now: float) -> None:
         for span in spans:
