@@ -88,7 +88,7 @@ ITEMS: list[object] = [
     np.bytes_(b"abc"),
     np.datetime64("2026-12-01T07:30"),
     np.timedelta64(5, "ms"),
-    np.datetime64("NaT"),
+    np.datetime64("NaT", "s"),
     np.arange(6, dtype=np.float32).reshape(2, 3),
     np.array(5, dtype=np.int16),
     np.empty((0, 3)),

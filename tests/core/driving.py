@@ -46,6 +46,8 @@ class Peer:
     sent: int = 0
     received: int = 0
     inbox: list[Send] = field(default_factory=list)
+    read: list[Send] = field(default_factory=list)
+    """What the last look has read."""
     incarnation: bytes = b""
     greeted: list[Any] = field(default_factory=list)
     """What the broker said to the HELLO, or to a worker's first offer."""
@@ -67,6 +69,7 @@ class Peer:
     def told(self) -> list[Any]:
         """Return what this peer was sent since the last look, and acknowledge it with the next message."""
         heard, self.inbox = self.inbox, []
+        self.read = heard
         for one in heard:
             self.received = max(self.received, one.message.number)
         return [one.message for one in heard]
