@@ -1,4 +1,4 @@
-"""Workers that die, hang, lose what they were sent: their items run again, and only the guilty end."""
+"""Workers that die or lose what they were sent: their items run again, and only the guilty end."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from tests.core.driving import (
     Cluster,
     batch_ids,
     batches,
-    beats,
     dies,
     gives_back,
     handed,
@@ -17,7 +16,7 @@ from tests.core.driving import (
     outcomes,
 )
 from zbatch.core.retry import ATTEMPTS
-from zbatch.messages import Beat, Bye, Cancel, Child, Children, Progress, Recall
+from zbatch.messages import Beat, Bye, Cancel, Child, Children, Returned
 
 # --- a process that died -------------------------------------------------------------------------
 
@@ -169,6 +168,7 @@ def test_a_supervisor_that_leaves_takes_its_children_off_the_list() -> None:
     two.says(Children, "bert", [Child(b"child..2", alive=True)])
     one.says(Bye)
     assert list(cluster.core.dispatcher.children) == [b"child..2"]
+    assert list(cluster.core.links.by_life) == [two.life]
 
 
 # --- quiet losses --------------------------------------------------------------------------------
@@ -180,7 +180,30 @@ def test_a_worker_that_says_goodbye_gives_everything_back() -> None:
     client.asks(0, 8)
     one.told()
     one.says(Bye)
+    assert cluster.core.dispatcher.workers == {}
     assert batch_ids(cluster.worker("w2").greeted) == [[(0, 4)], [(4, 8)]]
+
+
+def test_the_death_of_a_worker_that_has_left_is_no_news() -> None:
+    cluster = Cluster()
+    supervisor, worker = cluster.supervisor(), cluster.worker()
+    worker.says(Bye)
+    dies(supervisor, worker)
+    assert cluster.core.counters == {"worker_ready": 1}
+
+
+def test_a_death_is_told_with_what_the_supervisor_saw_of_it() -> None:
+    cluster = Cluster()
+    supervisor, worker, client = cluster.supervisor(), cluster.worker(), cluster.client()
+    client.asks(0, 8)
+    cluster.core.events.clear()
+    dies(supervisor, worker, begun=1)
+    assert cluster.core.events == [
+        (
+            "worker died",
+            {"topic": "bert", "host": "host", "pid": 1, "exit": -9, "reason": "killed", "held": 8},
+        )
+    ]
 
 
 def test_a_goodbye_of_a_worker_without_an_offer_means_nothing() -> None:
@@ -207,6 +230,27 @@ def test_returned_batches_run_elsewhere_and_a_second_return_means_nothing() -> N
     _, second = batches(one.told())
     assert batch_ids(gives_back(one, second)) == [[(4, 8)]]
     assert gives_back(one, second) == []
+
+
+def test_what_is_returned_of_another_epoch_means_nothing() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(worker.told())
+    assert worker.says(Returned, b"epoch..0", [batch.batch]) == []
+    worker.answers(batch)
+    assert outcomes(client.told()) == {at: b"yx%d" % at for at in range(4)}
+
+
+def test_a_batch_runs_as_often_as_the_item_in_it_that_ran_most_often() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(slots=1), cluster.client()
+    client.asks(0, 1)
+    (first,) = batches(worker.told())
+    client.asks(1, 1)
+    (second,) = batches(gives_back(worker, first))
+    assert (ids(second), second.attempt) == ([(0, 1), (1, 2)], 2)
+    assert cluster.core.topics.all["bert"].tally.retries == 1
 
 
 def test_a_batch_that_a_worker_does_not_name_was_lost_on_the_way() -> None:
@@ -245,112 +289,3 @@ def test_a_worker_that_names_batches_of_another_epoch_names_none() -> None:
     old.told()
     new = cluster.again(old, epoch=b"epoch..0", open=[(1, 2)])
     assert batch_ids(new.greeted) == [[(0, 4)]]
-
-
-# --- hanging -------------------------------------------------------------------------------------
-
-
-def test_a_batch_that_overruns_its_lease_runs_elsewhere_and_its_worker_gets_nothing() -> None:
-    cluster = Cluster()
-    one, client = cluster.worker("w1", lease_ms=5_000), cluster.client()
-    client.asks(0, 8)
-    first, second = batches(one.told())
-    beats(one, first, second, now=6.9)
-    cluster.turn(7.1)
-    assert one.told() == [Recall(one.conn, 5, 3, EPOCH, second.batch)]
-    two = cluster.worker("w2", now=7.2)
-    assert batch_ids(two.greeted) == [[(0, 4)], [(4, 8)]]
-    assert cluster.core.counters["lease_overrun"] == 1
-
-
-def test_a_batch_that_overruns_its_lease_is_handed_out_again_in_the_same_turn() -> None:
-    cluster = Cluster()
-    one, client = cluster.worker("w1", lease_ms=5_000), cluster.client()
-    client.asks(0, 4)
-    (batch,) = batches(one.told())
-    two = cluster.worker("w2", now=6.0)
-    beats(one, batch, now=6.9)
-    cluster.turn(7.1)
-    assert handed(two) == [[(0, 4)]]
-
-
-def test_progress_renews_a_lease() -> None:
-    cluster = Cluster()
-    worker, client = cluster.worker(lease_ms=5_000), cluster.client()
-    client.asks(0, 4)
-    (batch,) = batches(worker.told())
-    worker.says(Progress, EPOCH, batch.batch, now=4.0)
-    cluster.turn(7.1)
-    assert "lease_overrun" not in cluster.core.counters
-    cluster.turn(11.1)
-    assert cluster.core.counters["lease_overrun"] == 1
-
-
-def test_a_lease_is_over_when_the_batch_is_answered() -> None:
-    cluster = Cluster()
-    worker, client = cluster.worker(lease_ms=5_000), cluster.client()
-    client.asks(0, 4)
-    (batch,) = batches(worker.told())
-    worker.answers(batch, now=1.0)
-    cluster.turn(7.1)
-    assert "lease_overrun" not in cluster.core.counters
-
-
-def test_each_batch_has_a_lease_of_its_own() -> None:
-    cluster = Cluster()
-    worker, client = cluster.worker(lease_ms=5_000), cluster.client()
-    client.asks(0, 4)
-    (first,) = batches(worker.told())
-    worker.answers(first, now=4.0)
-    client.asks(4, 4, now=4.0)
-    (second,) = batches(worker.told())
-    beats(worker, second, running=second.batch, now=10.9)
-    assert "lease_overrun" not in cluster.core.counters
-    cluster.turn(11.1)
-    assert cluster.core.counters["lease_overrun"] == 1
-
-
-def test_without_a_lease_nobody_looks() -> None:
-    cluster = Cluster()
-    worker, client = cluster.worker(lease_ms=0), cluster.client()
-    client.asks(0, 4, ms=2_000_000)
-    worker.told()
-    cluster.turn(1_000.0)
-    assert "lease_overrun" not in cluster.core.counters
-
-
-def test_the_late_answer_of_a_batch_that_overran_counts_if_it_is_the_first() -> None:
-    cluster = Cluster()
-    one, client = cluster.worker("w1", lease_ms=5_000), cluster.client()
-    client.asks(0, 4)
-    (batch,) = batches(one.told())
-    beats(one, batch, now=6.9)
-    cluster.turn(7.1)
-    one.answers(batch, now=7.2)
-    assert outcomes(client.told()) == {at: b"yx%d" % at for at in range(4)}
-    client.asks(4, 1, now=7.3)
-    assert handed(one) == [[(4, 5)]]
-
-
-def test_where_a_model_must_not_run_twice_an_overrun_ends_the_batch_and_the_next_one_waits() -> None:
-    cluster = Cluster()
-    worker, client = cluster.worker(lease_ms=5_000, idempotent=False), cluster.client()
-    client.asks(0, 8)
-    beats(worker, *batches(worker.told()), now=6.9)
-    cluster.turn(7.1)
-    assert outcomes(client.told()) == dict.fromkeys(range(4), "worker_lost")
-    assert worker.told() == []
-
-
-def test_only_so_many_withdrawn_batches_are_remembered() -> None:
-    cluster = Cluster()
-    worker, client = cluster.worker(), cluster.client()
-    client.asks(0, 1)
-    (first,) = batches(worker.told())
-    told = gives_back(worker, first)
-    for _ in range(17):
-        told = gives_back(worker, *batches(told))
-    worker.answers(first)
-    assert client.told() == []
-    worker.answers(batches(told)[0])
-    assert outcomes(client.told()) == {0: b"yx0"}
