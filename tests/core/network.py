@@ -1,0 +1,257 @@
+"""A whole cluster in memory: real brains, a network that loses what is in a broken connection, its own clock.
+
+Messages of one connection stay in order, those of different ones overtake each other as the test wants.
+Every message goes through the wire format.  The model answers ``y`` and the item; an item that begins with
+``!`` ends the process that runs it, one that begins with ``?`` fails.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+from zbatch import wire
+from zbatch.config import BrokerCoreSettings, Timing
+from zbatch.core.actions import Send
+from zbatch.core.broker import BrokerCore
+from zbatch.core.calls import Answered, Call, Failed, Finished
+from zbatch.core.client import ClientCore
+from zbatch.core.supervisor import SupervisorCore
+from zbatch.core.worker import Job, Offer, WorkerCore
+from zbatch.messages import Child, Fault
+
+BROKER = b"\0"
+TOPIC = "bert"
+
+
+@dataclass(eq=False)
+class Line:
+    """One node's connection to the broker: what travels each way."""
+
+    side: bytes
+    core: Any
+    peer: bytes
+    up: deque[bytes] = field(default_factory=deque)
+    down: deque[bytes] = field(default_factory=deque)
+
+
+@dataclass(eq=False)
+class Asked:
+    """A call of the test's, and all outcomes that it ever had."""
+
+    call: Call
+    items: list[bytes]
+    deadline: float
+    outcomes: list[Any] = field(default_factory=list)
+    cancelled: bool = False
+
+
+@dataclass(eq=False)
+class Host:
+    """A supervisor and its one model process."""
+
+    supervisor: Line
+    worker: Line
+    incarnation: bytes
+    job: Job | None = None
+    begun: tuple[bytes, int] = (b"", 0)
+    finished: int = 0
+
+
+class Network:
+    """Broker, clients and hosts, and what travels between them."""
+
+    def __init__(self, clients: int, hosts: int) -> None:
+        self.now = 0.0
+        self.lives = count(1)
+        self.lines: dict[bytes, Line] = {}
+        self.asked: list[Asked] = []
+        self.calls: dict[Call, Asked] = {}
+        self.broker = self._broker()
+        self.clients = [self._line(b"F", self._client()) for _ in range(clients)]
+        self.hosts = [self._host() for _ in range(hosts)]
+
+    # --- what the test does ------------------------------------------------------------------------
+
+    def ask(self, client: int, items: list[bytes], timeout: float, *, together: bool) -> None:
+        """Let a client ask for items, as one call or as one call each."""
+        core: ClientCore = self.clients[client].core
+        for part in [items] if together else [[item] for item in items]:
+            call = Call()
+            call.deadline = self.now + timeout
+            if together:
+                call.mark = (TOPIC, "", 0, call)
+                call.items, call.outputs, call.left = part, [None] * len(part), len(part)
+            else:
+                call.mark = (TOPIC, "", 0, True, True)
+                call.item = part[0]
+            asked = Asked(call, part, call.deadline)
+            self.asked.append(asked)
+            self.calls[call] = asked
+            core.submit(call)
+        self._perform(self.clients[client], core.flush(self.now))
+
+    def cancel(self, client: int, asked: Asked) -> None:
+        """Let a caller give up; what has an outcome keeps it."""
+        if not asked.outcomes and not asked.cancelled:
+            asked.cancelled = True
+            line = self.clients[client]
+            self._perform(line, line.core.cancel(asked.call, self.now))
+
+    def deliver(self, which: int) -> bool:
+        """Deliver the next message of one connection; return whether there was any."""
+        waiting = [(line, way) for line in self.lines.values() for way in (line.up, line.down) if way]
+        if not waiting:
+            return False
+        line, way = waiting[which % len(waiting)]
+        message = wire.decode(way.popleft())
+        if way is line.up:
+            self._route(self.broker.handle(line.peer, message, (), self.now))
+            self._route(self.broker.tick(self.now))
+        else:
+            self._perform(line, line.core.handle(BROKER, message, (), self.now))
+        return True
+
+    def run_model(self, which: int) -> None:
+        """Let a host begin a batch, or end the one that runs."""
+        host = self.hosts[which % len(self.hosts)]
+        core: WorkerCore = host.worker.core
+        if host.job is None:
+            host.job, actions = core.begin(self.now)
+            self._perform(host.worker, actions)
+            if host.job is not None:
+                host.begun = (host.job.epoch, host.job.number)
+            return
+        items = list(host.job.work()[0])
+        if any(item.startswith(b"!") for item in items):
+            self.kill(which)
+            return
+        errors = [(at, Fault("model_failed", "no")) for at, item in enumerate(items) if item[:1] == b"?"]
+        outputs = [b"" if item[:1] == b"?" else b"y" + item for item in items]
+        job, host.job = host.job, None
+        host.finished = job.number
+        self._perform(host.worker, core.finished(job, outputs, None, errors or None, 0.01))
+
+    def kill(self, which: int) -> None:
+        """End a model process; its supervisor tells, and starts another."""
+        host = self.hosts[which % len(self.hosts)]
+        self._cut(host.worker)
+        del self.lines[host.worker.peer]
+        epoch, begun = host.begun
+        dead = Child(host.incarnation, False, epoch, begun, host.finished, exit=-9, reason="killed")
+        supervisor: SupervisorCore = host.supervisor.core
+        self._perform(host.supervisor, supervisor.changed(dead, self.now))
+        self._start_worker(host)
+
+    def break_link(self, which: int) -> None:
+        """Break a connection: what it carried is lost, and there is another one."""
+        line = list(self.lines.values())[which % len(self.lines)]
+        self._cut(line)
+        del self.lines[line.peer]
+        self.broker.unreachable(line.peer, self.now)
+        line.peer = self._name(line.side)
+        self.lines[line.peer] = line
+
+    def restart_broker(self) -> None:
+        """Kill the broker and start another one in its place."""
+        for line in list(self.lines.values()):
+            self._cut(line)
+            del self.lines[line.peer]
+            line.peer = self._name(line.side)
+            self.lines[line.peer] = line
+        self.broker = self._broker()
+
+    def wait(self, seconds: float) -> None:
+        """Let time pass, with everybody awake when they want to be."""
+        until = self.now + seconds
+        while True:
+            wakeups = [self.broker.wakeup(), *(line.core.wakeup() for line in self.lines.values())]
+            due = min((one for one in wakeups if one is not None), default=until)
+            self.now = min(until, max(due, self.now))
+            self._route(self.broker.tick(self.now))
+            for line in list(self.lines.values()):
+                self._perform(line, line.core.tick(self.now))
+            if self.now >= until:
+                return
+            if due <= self.now:
+                self.now += 0.001
+
+    def settle(self, seconds: float) -> None:
+        """Let everything work as it should for a while."""
+        until = self.now + seconds
+        while self.now < until:
+            while self.deliver(0):
+                pass
+            for which in range(len(self.hosts)):
+                self.run_model(which)
+            self.wait(0.0 if any(line.up or line.down for line in self.lines.values()) else 0.05)
+
+    # --- inside ------------------------------------------------------------------------------------
+
+    def _perform(self, line: Line, actions: Iterable[Any]) -> None:
+        for action in actions:
+            if isinstance(action, Send):
+                line.up.append(wire.encode(action.message))
+            elif isinstance(action, Answered):
+                for call, output in zip(action.calls, action.outputs, strict=False):
+                    if call is not None:
+                        self.calls[call].outcomes.append([output])
+            elif isinstance(action, Finished):
+                faults = action.call.faults or {}
+                self.calls[action.call].outcomes.append(
+                    [
+                        faults[at].code if at in faults else one[0]
+                        for at, one in enumerate(action.call.outputs)
+                    ]
+                )
+            elif isinstance(action, Failed):
+                for call in action.calls:
+                    self.calls[call].outcomes.append(action.fault.code)
+
+    def _route(self, actions: Iterable[Send]) -> None:
+        for action in actions:
+            line = self.lines.get(action.peer)
+            if line is None:
+                self.broker.unreachable(action.peer, self.now)
+            else:
+                line.down.append(wire.encode(action.message))
+
+    def _cut(self, line: Line) -> None:
+        line.up.clear()
+        line.down.clear()
+
+    def _broker(self) -> BrokerCore:
+        return BrokerCore(BrokerCoreSettings(), next(self.lives).to_bytes(8))
+
+    def _mint(self, size: int) -> bytes:
+        return next(self.lives).to_bytes(size)
+
+    def _name(self, side: bytes) -> bytes:
+        return side + b"\0" + next(self.lives).to_bytes(4)
+
+    def _client(self) -> ClientCore:
+        return ClientCore(1, self._mint(16), self._mint, Timing())
+
+    def _line(self, side: bytes, core: Any) -> Line:
+        line = Line(side, core, self._name(side))
+        self.lines[line.peer] = line
+        self._perform(line, core.start(self.now))
+        return line
+
+    def _host(self) -> Host:
+        supervisor = self._line(b"B", SupervisorCore(1, self._mint(16), self._mint, Timing(), TOPIC))
+        host = Host(supervisor, supervisor, b"")
+        self._start_worker(host)
+        return host
+
+    def _start_worker(self, host: Host) -> None:
+        host.incarnation = self._mint(8)
+        host.job, host.begun, host.finished = None, (b"", 0), 0
+        core = WorkerCore(1, self._mint(16), host.incarnation, self._mint, Timing())
+        child = Child(host.incarnation, True)
+        self._perform(host.supervisor, host.supervisor.core.changed(child, self.now))
+        host.worker = self._line(b"B", core)
+        self._perform(host.worker, core.ready(Offer(TOPIC, batch_size=4)))
