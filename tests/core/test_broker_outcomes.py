@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.core.driving import EPOCH, Cluster, batch_ids, batches, group, outcomes
-from zbatch.messages import Batch, Cancel, Done, Fault, Refused, Request, Result
+from tests.core.driving import EPOCH, Cluster, batch_ids, batches, gives_back, group, outcomes
+from zbatch.messages import Batch, Bye, Cancel, Done, Fault, Refused, Request, Result
 
 FAILED = Fault("model_failed", "no")
 
@@ -96,6 +96,61 @@ def test_buffers_of_outputs_go_to_the_clients_whose_items_they_are() -> None:
     )
 
 
+def test_each_item_of_a_batch_of_several_groups_gets_what_is_its_own() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    client.says(Request, [group(0, 6), group(10, 2)])
+    _, batch = batches(worker.told())
+    client.says(Cancel, [(5, 6)])
+    worker.answers(batch, b"four", b"five", b"", b"eleven", errors=[(2, FAILED)])
+    assert outcomes(client.told()) == {4: b"four", 10: "model_failed", 11: b"eleven"}
+
+
+# --- late answers: others have the batch now ------------------------------------------------------
+
+
+def withdrawn() -> tuple[Cluster, Any, Any, Any, Batch, Batch]:
+    """Return a cluster whose first worker's second batch was given to the second worker."""
+    cluster = Cluster()
+    one, client = cluster.worker("w1"), cluster.client()
+    client.asks(0, 8)
+    _, late = batches(one.told())
+    two = cluster.worker("w2", now=2.0)
+    cluster.turn(3.0)
+    (again,) = batches(two.told())
+    return cluster, one, two, client, late, again
+
+
+def test_a_late_answer_counts_for_what_has_no_outcome_yet() -> None:
+    _, one, two, client, late, again = withdrawn()
+    two.answers(again, b"a", b"", b"c", b"d", errors=[(1, FAILED)], now=3.1)
+    assert outcomes(client.told()) == {4: b"a", 5: "model_failed", 6: b"c", 7: b"d"}
+    one.answers(late, now=3.2)
+    assert client.told() == []
+
+
+def test_a_late_answer_counts_once() -> None:
+    cluster, one, _, client, late, _ = withdrawn()
+    one.answers(late, now=3.1)
+    client.told()
+    one.answers(late, now=3.2)
+    assert client.told() == []
+    assert cluster.core.counters["answer_without_a_question"] == 1
+
+
+def test_the_last_sixteen_batches_that_a_worker_lost_may_be_answered_late() -> None:
+    for losses, found in ((16, {0: b"yx0"}), (17, {})):
+        cluster = Cluster()
+        worker, client = cluster.worker(), cluster.client()
+        client.asks(0, 1)
+        (first,) = batches(worker.told())
+        told = gives_back(worker, first)
+        for _ in range(losses - 1):
+            told = gives_back(worker, *batches(told))
+        worker.answers(first)
+        assert outcomes(client.told()) == found
+
+
 # --- cancelling ----------------------------------------------------------------------------------
 
 
@@ -172,6 +227,18 @@ def test_where_a_worker_served_meanwhile_the_deadline_was_exceeded() -> None:
         "the deadline passed after 1.004 s, while it waited (1 unfinished items here)",
     ]
     assert len(worker.told()) == 1
+
+
+def test_a_worker_that_left_had_served_what_arrived_before_its_last_word() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(slots=1, now=0.5), cluster.client()
+    client.asks(0, 1, ms=9_000, now=1.0)
+    worker.told()
+    client.asks(1, 1, ms=8_000, now=1.0)
+    worker.says(Bye, now=2.0)
+    client.asks(2, 1, ms=7_000, now=3.0)
+    cluster.turn(10.004)
+    assert outcomes(client.told()) == {0: "deadline_exceeded", 1: "deadline_exceeded", 2: "no_workers"}
 
 
 def test_an_answer_after_the_deadline_is_dropped() -> None:
