@@ -175,3 +175,11 @@ def test_settings_that_the_page_names_exist() -> None:
     known = {leaf.option for kind in KINDS for leaf in leaves(kind)}
     others = {"--config", "--check", "--watch", "--json"}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", OPERATIONS)) - others <= known | {"--batchsize"}
+
+
+def test_every_test_that_the_table_of_changes_names_exists() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    folder = Path("tests")
+    for first, name in re.findall(r"`(tests/[\w/]*?)?(test_\w+\.py)`", text):
+        folder = Path(first) if first else folder
+        assert (ROOT / folder / name).is_file(), f"{folder / name}"
