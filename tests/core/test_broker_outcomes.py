@@ -129,6 +129,14 @@ def test_a_late_answer_counts_for_what_has_no_outcome_yet() -> None:
     assert client.told() == []
 
 
+def test_a_late_error_is_no_outcome_while_others_try() -> None:
+    _, one, two, client, late, again = withdrawn()
+    one.answers(late, b"", b"b", b"c", b"d", errors=[(0, FAILED)], now=3.1)
+    assert outcomes(client.told()) == {5: b"b", 6: b"c", 7: b"d"}
+    two.answers(again, now=3.2)
+    assert outcomes(client.told()) == {4: b"yx4"}
+
+
 def test_a_late_answer_counts_once() -> None:
     cluster, one, _, client, late, _ = withdrawn()
     one.answers(late, now=3.1)

@@ -348,7 +348,7 @@ class Dispatcher:
             held = span.held
             parts = [(span.start, span.stop)]
             if errors is not None or held.state.find(CLOSED, span.start, span.stop) >= 0:
-                parts = self._answerable(span, place, errors)
+                parts = self._answerable(handed, span, place, errors)
             for part in parts:
                 at = place + part[0] - span.start
                 end = at + part[1] - part[0]
@@ -358,7 +358,9 @@ class Dispatcher:
                 self._ledger.answer(held, part, results, own, now)
             place += span.stop - span.start
 
-    def _answerable(self, span: Span, place: int, errors: dict[int, Fault] | None) -> list[Range]:
+    def _answerable(
+        self, handed: Handed, span: Span, place: int, errors: dict[int, Fault] | None
+    ) -> list[Range]:
         """Fail the failed items of a span; return the runs of those with outputs that are still wanted."""
         held = span.held
         good: list[int] = []
@@ -368,7 +370,7 @@ class Dispatcher:
             fault = errors.get(place + position - span.start) if errors else None
             if fault is None:
                 good.append(position)
-            else:
+            elif not handed.withdrawn:
                 self._ledger.fail(held, (position, position + 1), fault)
         return intervals.of(good)
 
@@ -407,6 +409,7 @@ class Dispatcher:
         topic = self._topics.all[worker.ready.topic]
         worker.holds.pop(handed.number, None)
         self._moved_up[worker.link.life] = worker
+        handed.withdrawn = True
         worker.withdrawn[handed.number] = handed
         if len(worker.withdrawn) > WITHDRAWN:
             worker.withdrawn.popitem(last=False)

@@ -30,6 +30,8 @@ class Handed:
     suspect: bool = False
     """These items are tried apart because a process died over them."""
     recalled: bool = False
+    withdrawn: bool = False
+    """Others have it now: a late success still counts, a late error does not."""
 
 
 @dataclass(slots=True, eq=False)
