@@ -73,6 +73,17 @@ def test_two_groups_sent_again_in_one_message_are_each_compared_with_what_is_hel
     assert cluster.core.topics.all["bert"].items == 4
 
 
+def test_a_part_that_is_sent_again_is_refused_by_its_own_ids() -> None:
+    cluster = Cluster(limits=Limits(client_items=3))
+    client = cluster.client()
+    client.asks(10, 1)
+    assert outcomes(client.says(Request, [group(10, 4, again=True)])) == {13: "overloaded"}
+    assert batch_ids(cluster.worker().greeted) == [[(10, 11), (11, 13)]]
+    assert outcomes(client.says(Request, [group(12, 2, ms=0, again=True)])) == {13: "deadline_exceeded"}
+    cluster.core.drain()
+    assert outcomes(client.says(Request, [group(12, 2, again=True)])) == {13: "draining"}
+
+
 def test_a_deadline_that_had_passed_on_arrival_is_exceeded_at_once() -> None:
     client = Cluster().client()
     assert faults(client.asks(ms=0)) == [
@@ -97,8 +108,11 @@ def test_no_deadline_is_further_away_than_a_week() -> None:
 
 
 def test_beyond_the_bound_of_a_topic_items_are_refused_at_once() -> None:
-    client = Cluster(limits=Limits(topic_items=3)).client()
-    assert outcomes(client.asks(0, 5)) == {3: "overloaded", 4: "overloaded"}
+    cluster = Cluster(limits=Limits(topic_items=3))
+    ada, bob = cluster.client("ada"), cluster.client("bob")
+    assert outcomes(ada.asks(0, 5)) == {3: "overloaded", 4: "overloaded"}
+    assert outcomes(bob.asks(0, 1)) == {0: "overloaded"}
+    assert batch_ids(cluster.worker().greeted) == [[(0, 3)]]
 
 
 def test_a_request_of_several_items_is_admitted_whole_or_refused_whole() -> None:
@@ -110,15 +124,16 @@ def test_a_request_of_several_items_is_admitted_whole_or_refused_whole() -> None
 def test_beyond_the_bound_of_a_client_others_may_still_ask() -> None:
     cluster = Cluster(limits=Limits(client_items=2))
     ada, bob = cluster.client("ada"), cluster.client("bob")
-    assert outcomes(ada.asks(0, 3)) == {2: "overloaded"}
+    assert outcomes(ada.asks(0, 1)) == {}
+    assert outcomes(ada.asks(1, 2)) == {2: "overloaded"}
     assert outcomes(bob.asks(0, 2)) == {}
 
 
 def test_bounds_count_bytes_too() -> None:
-    client = Cluster(limits=Limits(client_bytes=5)).client()
+    client = Cluster(limits=Limits(client_bytes=4)).client()
     assert outcomes(client.asks(0, 2)) == {}
     assert outcomes(client.asks(2, 1)) == {2: "overloaded"}
-    cluster = Cluster(limits=Limits(topic_bytes=5))
+    cluster = Cluster(limits=Limits(topic_bytes=4))
     assert outcomes(cluster.client("ada").asks(0, 2)) == {}
     assert outcomes(cluster.client("bob").asks(0, 1)) == {0: "overloaded"}
 
@@ -132,16 +147,38 @@ def test_buffers_count_with_their_length() -> None:
 def test_an_overloaded_topic_says_when_to_come_back() -> None:
     cluster = Cluster(limits=Limits(topic_items=4))
     worker, client = cluster.worker(), cluster.client()
-    (fault,) = faults(client.asks(0, 5))
-    assert fault == Fault(
-        "overloaded",
-        "a bound is reached: topic 'bert' has 0 unfinished items; come back in 1.0 s",
-        retry_after_ms=1_000,
-    )
-    for batch in batches(worker.told()):
-        worker.answers(batch, now=1.0)
-    (fault,) = faults(client.asks(10, 5, now=1.0))
-    assert 100 <= fault.retry_after_ms < 60_000
+    assert faults(client.asks(0, 5)) == [
+        Fault(
+            "overloaded",
+            "a bound is reached: topic 'bert' has 0 unfinished items; come back in 1.0 s",
+            retry_after_ms=1_000,
+        )
+    ]
+    (batch,) = batches(worker.told())
+    worker.answers(batch, now=1.0)
+    client.told()
+    client.asks(5, 3, now=3.0)
+    # 4 items in 2 s were answered, and 3 wait.
+    assert faults(client.asks(8, 2, whole=True, now=3.0)) == [
+        Fault(
+            "overloaded",
+            "a bound is reached: topic 'bert' has 3 unfinished items; come back in 1.5 s",
+            retry_after_ms=1_500,
+        )
+    ]
+
+
+def test_nobody_is_sent_away_for_less_than_a_tenth_of_a_second_or_more_than_a_minute() -> None:
+    cluster = Cluster(limits=Limits(topic_items=40))
+    worker, client = cluster.worker(), cluster.client()
+    client.asks(0, 1)
+    (batch,) = batches(worker.told())
+    worker.answers(batch, now=1.0)
+    client.told()
+    (soon,) = faults(client.asks(1, 41, whole=True, now=3.0))
+    client.asks(50, 40, now=3.0)
+    (late,) = faults(client.asks(90, 1, now=3.0))
+    assert (soon.retry_after_ms, late.retry_after_ms) == (100, 60_000)
 
 
 def test_what_has_an_outcome_makes_room() -> None:
@@ -152,6 +189,17 @@ def test_what_has_an_outcome_makes_room() -> None:
     worker.answers(batch)
     assert outcomes(client.told()) == {0: b"yx0"}
     assert outcomes(client.asks(1, 1)) == {}
+
+
+def test_nothing_is_kept_of_what_has_an_outcome() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(lease_ms=0), cluster.client()
+    client.asks(0, 1, ms=1_000)
+    (batch,) = batches(worker.told())
+    worker.answers(batch)
+    assert cluster.core.ledger.clients[client.life].groups() == []
+    # Not the deadline: the next look at who is silent.
+    assert cluster.core.wakeup() == 3.0
 
 
 # --- healing -------------------------------------------------------------------------------------
@@ -191,6 +239,34 @@ def test_an_outcome_on_its_way_is_not_missing() -> None:
     assert [one.message for one in acts] == [Pulse(client.conn, 3, 3, [], 3, [])]
 
 
+def test_an_outcome_that_has_arrived_is_missing_if_it_is_named_all_the_same() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    client.asks(0, 1)
+    (batch,) = batches(worker.told())
+    worker.answers(batch)
+    assert outcomes(client.told()) == {0: b"yx0"}
+    (pulse,) = client.says(Beat, [(0, 1)], 1)
+    assert pulse.missing == [(0, 1)]
+
+
+def test_a_refusal_on_its_way_is_not_missing() -> None:
+    cluster = Cluster(topics=("resnet",))
+    client = cluster.client()
+    asked = Request(client.conn, 2, 1, [group(0, 1)])
+    cluster.core.handle(client.peer, asked, (), 0.0)
+    cluster.core.tick(0.0)
+    acts = cluster.core.handle(client.peer, Beat(client.conn, 3, 1, [(0, 1)], 1), (), 0.0)
+    assert [one.message for one in acts] == [Pulse(client.conn, 3, 3, [], 3, [])]
+
+
+def test_a_beat_may_name_its_ids_in_any_order() -> None:
+    client = Cluster().client()
+    client.asks(4, 1)
+    (pulse,) = client.says(Beat, [(6, 8), (0, 5), (2, 3)], 8)
+    assert pulse.missing == [(0, 4), (6, 8)]
+
+
 def test_after_a_new_connection_the_welcome_names_what_was_lost() -> None:
     cluster = Cluster()
     worker, client = cluster.worker(), cluster.client()
@@ -223,6 +299,18 @@ def test_with_a_goodbye_all_that_waits_is_dropped() -> None:
     assert cluster.core.ledger.clients == {}
 
 
+def test_after_a_goodbye_nothing_more_is_sent() -> None:
+    cluster = Cluster(topics=("resnet",))
+    client = cluster.client()
+    cluster.core.handle(client.peer, Request(client.conn, 2, 1, [group(0, 1)]), (), 0.0)
+    cluster.core.handle(client.peer, Bye(client.conn, 3, 1), (), 0.0)
+    assert cluster.core.tick(0.0) == []
+
+
+def test_a_broker_that_does_not_leave_is_not_drained() -> None:
+    assert not Cluster().core.is_drained
+
+
 def test_a_draining_broker_hands_back_what_waits_and_takes_nothing_new() -> None:
     cluster = Cluster()
     worker, client = cluster.worker(slots=1), cluster.client()
@@ -242,3 +330,10 @@ def test_many_refusals_of_one_kind_travel_as_one() -> None:
     told = client.says(Request, [Group(0, "bert", 9, [b"a"]), Group(7, "bert", 9, [b"b"])])
     (refused,) = told
     assert [refusal.ids for refusal in refused.refusals] == [[(0, 1), (7, 8)]]
+
+
+def test_a_message_carries_so_many_ranges_of_refused_ids_at_most_in_one_refusal() -> None:
+    client = Cluster(topics=("resnet",)).client()
+    groups = [Group(2 * at, "bert", 9, [b"a"]) for at in range(4_097)]
+    (refused,) = client.says(Request, groups)
+    assert [len(refusal.ids) for refusal in refused.refusals] == [4_096, 1]

@@ -14,7 +14,7 @@ from tests.core.driving import (
     outcomes,
     ready,
 )
-from zbatch.messages import Batch, Beat, Cancel, Done, Draining, Progress, Recall, Request, Span
+from zbatch.messages import Batch, Beat, Cancel, Done, Draining, Facts, Progress, Ready, Recall, Request, Span
 
 
 def test_a_lone_item_goes_to_an_idle_worker_at_once() -> None:
@@ -94,9 +94,10 @@ def test_a_batch_is_cut_to_the_cost_that_its_worker_takes() -> None:
 
 def test_the_broker_may_cap_what_workers_announce() -> None:
     cluster = Cluster(batch_size=2, max_latency=0.005)
-    worker, client = cluster.worker(size=4), cluster.client()
-    client.asks(0, 2)
-    assert handed(worker) == [[(0, 2)]]
+    small, client = cluster.worker("w1", size=1), cluster.client()
+    large = cluster.worker("w2", size=4)
+    client.asks(0, 9)
+    assert (handed(small), handed(large)) == ([[(0, 1)], [(3, 4)]], [[(1, 3)], [(4, 6)]])
     assert cluster.core.topics.all["bert"].roster.max_latency == 0.005
 
 
@@ -210,9 +211,26 @@ def test_a_worker_that_no_supervisor_named_serves_all_the_same() -> None:
 def test_a_second_offer_replaces_the_first() -> None:
     cluster = Cluster()
     worker, client = cluster.worker(size=4), cluster.client()
-    ready(worker, size=2, slots=1)
+    worker.says(Ready, "bert", 1, 2, None, 5.0, 60_000, True, Facts())
     client.asks(0, 4)
     assert handed(worker) == [[(0, 2)]]
+    assert cluster.core.topics.all["bert"].roster.max_latency == 0.005
+
+
+def test_a_worker_that_offers_again_does_not_drain_any_more() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    worker.says(Draining)
+    client.asks(0, 1)
+    assert handed(worker) == []
+    assert batch_ids(ready(worker)) == [[(0, 1)]]
+
+
+def test_an_offer_is_told_with_what_was_made_of_it() -> None:
+    cluster = Cluster(batch_size=2)
+    cluster.worker(size=4)
+    offered = {"topic": "bert", "host": "host", "pid": 1, "gpu": "0", "model": "m:M", "batch_size": 2}
+    assert cluster.core.events == [("worker ready", offered)]
 
 
 def test_an_offer_of_another_topic_ends_the_first() -> None:
@@ -223,6 +241,8 @@ def test_an_offer_of_another_topic_ends_the_first() -> None:
     ready(worker, topic="resnet")
     assert len(cluster.core.topics.all["bert"].roster) == 0
     assert batch_ids(cluster.worker("w2").greeted) == [[(0, 1)]]
+    client.asks(1, 1, topic="resnet")
+    assert handed(worker) == [[(1, 2)]]
 
 
 def test_a_draining_worker_gets_nothing_new_and_its_answers_count() -> None:
@@ -252,3 +272,14 @@ def test_cancelled_items_of_a_prefetched_batch_are_named_to_its_worker() -> None
     client.says(Cancel, [(1, 2), (5, 7)])
     (skip,) = worker.told()
     assert (skip.batch, skip.positions) == (2, [(1, 3)])
+
+
+def test_cancelled_items_are_named_once_by_their_place_in_the_batch() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    client.says(Request, [group(0, 6), group(10, 2)])
+    assert handed(worker) == [[(0, 4)], [(4, 6), (10, 12)]]
+    (skip,) = client.says(Cancel, [(10, 11)]) + worker.told()
+    assert (skip.batch, skip.positions) == (2, [(2, 3)])
+    client.asks(20, 1)
+    assert worker.told() == []

@@ -214,8 +214,8 @@ def test_an_item_that_waits_beyond_its_deadline_is_never_run() -> None:
 def test_without_a_worker_the_error_says_how_to_start_one() -> None:
     cluster = Cluster()
     client = cluster.client()
-    client.asks(0, 1, ms=1_000)
-    cluster.turn(1.004)
+    client.asks(0, 1, ms=1_000, now=1.0)
+    cluster.turn(2.004)
     assert texts(client.told()) == [
         "the deadline passed after 1.004 s and no worker served topic 'bert' meanwhile; "
         "start one with: zbatch worker MODEL --topic bert"

@@ -6,12 +6,11 @@ import json
 from typing import Any
 
 from tests.core.driving import EPOCH, Cluster, Peer, batches
-from zbatch.messages import Child, Children, Status, StatusAsk
+from zbatch.messages import Child, Children, Fault, Status, StatusAsk
 
 
 def shown(client: Peer, now: float) -> dict[str, Any]:
-    (status,) = client.says(StatusAsk, now=now)
-    assert isinstance(status, Status)
+    (status,) = [one for one in client.says(StatusAsk, now=now) if isinstance(one, Status)]
     found: dict[str, Any] = json.loads(status.snapshot)
     return found
 
@@ -64,6 +63,31 @@ def test_a_topic_shows_what_waits_what_runs_and_what_was_done() -> None:
         "retries": 0,
         "errors": {},
     }
+
+
+def test_a_topic_shows_how_its_items_ended_and_a_worker_what_it_ran() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(slots=1), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(worker.told())
+    fault = Fault("model_failed", "no")
+    worker.answers(batch, b"a", b"", b"", b"d", errors=[(1, fault), (2, fault)])
+    client.asks(10, 4)
+    (batch,) = batches(worker.told())
+    worker.answers(batch, b"", b"b", b"c", b"d", errors=[(0, fault)])
+    snapshot = shown(client, 1.0)
+    topic = snapshot["topics"]["bert"]
+    assert (topic["answered"], topic["errors"]) == (5, {"model_failed": 3})
+    assert [one["batches"] for one in snapshot["workers"]] == [2]
+
+
+def test_latency_counts_from_the_arrival() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    client.asks(0, 1, now=2.0)
+    (batch,) = batches(worker.told())
+    worker.answers(batch, now=2.5)
+    assert 500 <= shown(client, 2.5)["topics"]["bert"]["latency_ms"]["p50"] < 640
 
 
 def test_a_topic_that_was_only_asked_for_has_no_figures_yet() -> None:
