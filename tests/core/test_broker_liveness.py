@@ -75,6 +75,7 @@ def test_a_suspect_that_speaks_again_is_trusted_again() -> None:
     cluster.turn(3.0)
     worker.told()
     client.asks(0, 1, now=3.5)
+    assert handed(worker) == []
     assert batch_ids(worker.says(Beat, now=4.0)) == [[(0, 1)]]
 
 
@@ -117,9 +118,10 @@ def test_a_worker_that_stays_silent_is_lost() -> None:
     client.says(Beat, [(0, 4)], 4, now=9.0)
     two = cluster.worker("w2", now=11.0)
     assert batch_ids(two.greeted) == []
-    cluster.turn(12.1)
+    cluster.core.events.clear()
+    cluster.turn(12.0)
     assert handed(two) == [[(0, 4)]]
-    assert cluster.core.counters["worker_lost"] == 1
+    assert cluster.core.events == [("worker lost", {"host": "host", "pid": 1, "silent_s": 12.0})]
 
 
 def test_a_silent_process_that_offered_nothing_is_forgotten() -> None:
@@ -159,6 +161,32 @@ def test_a_worker_whose_connection_is_gone_may_come_back_on_another() -> None:
     cluster.turn(5.5)
     new.answers(batch, now=5.6)
     assert outcomes(client.told()) == {at: b"yx%d" % at for at in range(4)}
+
+
+def test_a_worker_that_comes_back_gets_work_without_a_new_offer() -> None:
+    cluster = Cluster()
+    old, client = cluster.worker(), cluster.client()
+    cluster.core.unreachable(old.peer, 1.0)
+    client.asks(0, 1, now=1.0)
+    assert batch_ids(cluster.again(old, now=2.0).greeted) == [[(0, 1)]]
+
+
+def test_a_suspect_that_comes_back_is_trusted_again() -> None:
+    cluster = Cluster()
+    old, client = cluster.worker(), cluster.client()
+    cluster.turn(3.0)
+    client.asks(0, 1, now=3.0)
+    assert batch_ids(cluster.again(old, now=4.0).greeted) == [[(0, 1)]]
+
+
+def test_a_worker_without_connection_is_not_probed() -> None:
+    cluster = Cluster()
+    worker = cluster.worker()
+    cluster.core.unreachable(worker.peer, 1.0)
+    cluster.turn(3.0)
+    cluster.turn(4.0)
+    assert worker.told() == []
+    assert cluster.core.counters == {"worker_ready": 1, "unreachable": 1}
 
 
 def test_a_worker_that_does_not_come_back_is_lost() -> None:
@@ -210,8 +238,9 @@ def test_a_silent_client_with_open_requests_is_forgotten_with_all_that_waits() -
     for second in (3.0, 9.9):
         cluster.turn(second)
     assert cluster.core.topics.all["bert"].items == 4
-    cluster.turn(10.1)
+    cluster.turn(10.0)
     assert cluster.core.topics.all["bert"].items == 0
+    assert cluster.core.events == [("client gone", {"host": "host", "pid": 1, "unfinished": 4})]
     assert client.says(Beat, [(0, 4)], 4, now=11.0) == [Who(client.conn, 0, 0)]
     (welcome,) = cluster.again(client, now=11.0, open=[(0, 4)], next=4).greeted
     assert welcome.missing == [(0, 4)]
