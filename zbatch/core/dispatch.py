@@ -120,13 +120,11 @@ class Dispatcher:
             self.workers[link.life] = worker
             if incarnation:
                 self._by_incarnation[incarnation] = worker
-        worker.link = link
         worker.ready = ready
         worker.room = Room(size, ready.batch_cost)
         worker.max_latency = latency
         worker.lease = ready.lease_ms / 1000
         worker.draining = False
-        worker.gone = None
         topic.served = now
         topic.roster.add(worker)
         self._topics.touch(topic)
@@ -495,8 +493,6 @@ class Dispatcher:
     def slept(self, lag: float) -> None:
         """Move what runs by our own pause."""
         for worker in self.workers.values():
-            if worker.gone is not None:
-                worker.gone += lag
             for handed in worker.holds.values():
                 if handed.began is not None:
                     handed.began += lag
