@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tests.core.driving import Cluster, Peer, batches, beats, dies, gives_back, group, ready
+from tests.core.driving import Cluster, Peer, beats, dies, gives_back, group, ready
+from tests.core.hearing import batches
 from zbatch.config import BrokerCoreSettings, Limits
 from zbatch.core.broker import BrokerCore
 from zbatch.messages import (

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.core.driving import EPOCH, Cluster, batch_ids, batches, group, outcomes
+from tests.core.driving import EPOCH, Cluster, group
+from tests.core.hearing import batch_ids, batches, outcomes
 from zbatch.config import Limits
 from zbatch.messages import Beat, Bye, Fault, Group, Hello, Pulse, Refused, Request, Welcome
 

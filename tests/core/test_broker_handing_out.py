@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-from tests.core.driving import (
-    EPOCH,
-    Cluster,
-    batch_ids,
-    batches,
-    gives_back,
-    group,
-    handed,
-    ids,
-    outcomes,
-    ready,
-)
+from tests.core.driving import EPOCH, Cluster, gives_back, group, ready
+from tests.core.hearing import batch_ids, batches, handed, ids, outcomes
 from zbatch.messages import Batch, Beat, Cancel, Done, Draining, Facts, Progress, Ready, Recall, Request, Span
 
 

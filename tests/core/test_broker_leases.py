@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.core.driving import EPOCH, Cluster, batch_ids, batches, beats, gives_back, handed, outcomes
+from tests.core.driving import EPOCH, Cluster, beats, gives_back
+from tests.core.hearing import batch_ids, batches, handed, outcomes
 from zbatch.messages import Beat, Draining, Progress, Recall
 
 # Each lease is 5 s, so what begins at 0.0 and still runs at 7.0 is lost.

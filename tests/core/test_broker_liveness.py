@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.core.driving import EPOCH, Cluster, batch_ids, batches, beats, dies, handed, outcomes, ready
+from tests.core.driving import EPOCH, Cluster, beats, dies, ready
+from tests.core.hearing import batch_ids, batches, handed, outcomes
 from zbatch.messages import Beat, Bye, Cancel, Children, Hello, Pulse, Recall, Welcome, Who
 
 # With the defaults: suspect after 3 s, lost after 12 s of silence, gone after 4 s without its connection,

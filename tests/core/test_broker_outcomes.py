@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.core.driving import EPOCH, Cluster, batch_ids, batches, gives_back, group, outcomes
+from tests.core.driving import EPOCH, Cluster, gives_back, group
+from tests.core.hearing import batch_ids, batches, outcomes
 from zbatch.messages import Batch, Bye, Cancel, Done, Fault, Refused, Request, Result
 
 FAILED = Fault("model_failed", "no")

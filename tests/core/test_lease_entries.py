@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 
-from tests.core.driving import Cluster, batches
+from tests.core.driving import Cluster
+from tests.core.hearing import batches
 from zbatch.core.roster import Handed
 
 

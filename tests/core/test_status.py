@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.core.driving import EPOCH, Cluster, Peer, batches
+from tests.core.driving import EPOCH, Cluster, Peer
+from tests.core.hearing import batches
 from zbatch.messages import Child, Children, Fault, Status, StatusAsk
 
 
