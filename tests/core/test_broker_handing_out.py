@@ -231,10 +231,17 @@ def test_an_offer_of_another_topic_ends_the_first() -> None:
     ready(worker, topic="resnet")
     assert len(cluster.core.topics.all["bert"].roster) == 0
     assert batch_ids(cluster.worker("w2").greeted) == [[(0, 1)]]
-    client.asks(1, 1, topic="resnet")
-    (batch,) = batches(worker.told())
-    worker.answers(batch)
-    assert outcomes(client.told()) == {1: b"yx1"}
+
+
+def test_what_is_run_for_another_topic_than_at_first_counts() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    for topic in ("resnet", "llama"):
+        ready(worker, topic=topic)
+        client.asks(0, 1, topic=topic)
+        (batch,) = batches(worker.told())
+        worker.answers(batch)
+        assert outcomes(client.told()) == {0: b"yx0"}
 
 
 def test_a_draining_worker_gets_nothing_new_and_its_answers_count() -> None:

@@ -100,6 +100,8 @@ class Dispatcher:
         worker = self.workers.get(link.life)
         if worker is not None and worker.ready.topic != ready.topic:
             self.lose(worker)
+            # The process lives on; only its offer ended.
+            self._incarnations[link.life] = worker.incarnation
             worker = None
         size = min(ready.batch_size, caps.batch_size or ready.batch_size)
         latency = ready.max_latency_ms / 1000
