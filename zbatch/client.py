@@ -37,7 +37,7 @@ Out = TypeVar("Out")
 LINGER = 0.002
 """Seconds that the thread stays at the helm with nothing open, where several callers come and go."""
 
-BUSY_POLL = 0.000_5
+BUSY_POLL = 0.001
 """Seconds that a lone caller looks for its answer before it sleeps, where the last one came as soon: to wake
 a sleeping thread costs 30 us and more.  Only while no other thread of the process could use the time."""
 

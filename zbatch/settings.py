@@ -192,7 +192,7 @@ class BrokerSettings(Settings, frozen=True):
     max_latency: Seconds | None = None
     """A cap over the max_latency that workers announce."""
 
-    busy_poll: Seconds = 0.000_2
+    busy_poll: Seconds = 0.000_3
     """Look for messages this long before sleeping, giving way to others, where the last came as soon;
     0: never.  To wake a sleeping thread costs 30 us and more; a lone request wakes the broker twice."""
 
