@@ -118,8 +118,8 @@ def test_beyond_the_bound_of_a_topic_items_are_refused_at_once() -> None:
 
 def test_a_request_of_several_items_is_admitted_whole_or_refused_whole() -> None:
     client = Cluster(limits=Limits(topic_items=3)).client()
-    assert outcomes(client.asks(0, 4, whole=True)) == dict.fromkeys(range(4), "overloaded")
-    assert outcomes(client.asks(4, 3, whole=True)) == {}
+    assert outcomes(client.asks(0, 2, whole=True)) == {}
+    assert outcomes(client.asks(2, 2, whole=True)) == {2: "overloaded", 3: "overloaded"}
 
 
 def test_beyond_the_bound_of_a_client_others_may_still_ask() -> None:
@@ -176,10 +176,26 @@ def test_nobody_is_sent_away_for_less_than_a_tenth_of_a_second_or_more_than_a_mi
     (batch,) = batches(worker.told())
     worker.answers(batch, now=1.0)
     client.told()
-    (soon,) = faults(client.asks(1, 41, whole=True, now=3.0))
-    client.asks(50, 40, now=3.0)
+    (soon,) = faults(client.asks(1, 41, now=3.0))
     (late,) = faults(client.asks(90, 1, now=3.0))
     assert (soon.retry_after_ms, late.retry_after_ms) == (100, 60_000)
+
+
+def test_a_request_that_would_not_fit_into_an_empty_broker_is_too_large() -> None:
+    client = Cluster(limits=Limits(topic_items=3, client_bytes=9)).client()
+    (fault,) = faults(client.asks(0, 4, whole=True))
+    text = "the request has 4 items, at most 3 are held for a client: send fewer at a time"
+    assert fault == Fault("too_large", text)
+    (fault,) = faults(client.asks(10, 3, whole=True) + client.asks(100, 3, whole=True))
+    assert fault == Fault(
+        "too_large", "the request has 12 bytes, at most 9 are held for a client: send fewer at a time"
+    )
+
+
+def test_a_single_item_over_the_bound_is_too_large_and_several_are_only_too_many_at_once() -> None:
+    client = Cluster(limits=Limits(client_bytes=4)).client()
+    assert outcomes(client.says(Request, [Group(0, "bert", 9, [b"12345"])])) == {0: "too_large"}
+    assert outcomes(client.asks(1, 3)) == dict.fromkeys((1, 2, 3), "overloaded")
 
 
 def test_what_has_an_outcome_makes_room() -> None:

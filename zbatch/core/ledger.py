@@ -117,7 +117,8 @@ class Ledger:
         room = self._room(client, topic, size)
         if room < stop - start:
             fits = 0 if group.whole else max(room, 0)
-            self._refuse(client, (group.base + start + fits, group.base + stop), self._overloaded(topic, now))
+            fault = self._too_large(group, stop - start, size) or self._overloaded(topic, now)
+            self._refuse(client, (group.base + start + fits, group.base + stop), fault)
             if fits:
                 self._admit(client, group, buffers, (start, start + fits), now)
             return
@@ -158,6 +159,21 @@ class Ledger:
         if client.size + size > limits.client_bytes or topic.size + size > limits.topic_bytes:
             return 0
         return min(limits.client_items - client.items, limits.topic_items - topic.items)
+
+    def _too_large(self, group: Group, count: int, size: int) -> Fault | None:
+        """Return why a request would not even fit into an empty broker: to come back later would not help."""
+        limits = self._limits
+        items = min(limits.client_items, limits.topic_items)
+        if group.whole and count > items:
+            text = (
+                f"the request has {count} items, at most {items} are held for a client: send fewer at a time"
+            )
+            return Fault("too_large", text)
+        most = min(limits.client_bytes, limits.topic_bytes)
+        if (group.whole or count == 1) and size > most:
+            text = f"the request has {size} bytes, at most {most} are held for a client: send fewer at a time"
+            return Fault("too_large", text)
+        return None
 
     def _overloaded(self, topic: Topic, now: float) -> Fault:
         rate = topic.tally.rate.per_second(now)
