@@ -21,6 +21,7 @@ from zbatch import wire
 from zbatch.config import BrokerSettings, describe, version
 from zbatch.core.actions import Send
 from zbatch.core.broker import BrokerCore
+from zbatch.core.links import BACK, FRONT
 from zbatch.journal import Journal
 from zbatch.sockets import (
     Bound,
@@ -33,9 +34,6 @@ from zbatch.sockets import (
     settle_allocator,
     settle_collector,
 )
-
-FRONT, BACK = b"F", b"B"
-"""A peer's name in the core is the letter of its side and its routing id: ids of two sockets may agree."""
 
 READS = 256
 """Messages read from the clients' side before the core ticks: none may starve the clock."""

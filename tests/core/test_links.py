@@ -1,22 +1,18 @@
 from __future__ import annotations
 
-from typing import Literal
-
-from zbatch.core.links import STRANGERS, Link, Links, origin_of
-from zbatch.messages import Hello
+from zbatch.core.links import BACK, FRONT, STRANGERS, Link, Links, origin_of
+from zbatch.messages import Hello, Role
 
 LIFE = b"0123456789abcdef"
 OTHER_LIFE = b"fedcba9876543210"
 
 
-def peer(number: int) -> bytes:
+def peer(number: int, side: bytes = FRONT) -> bytes:
     """Return what the body calls a connection whose routing id was given by libzmq."""
-    return b"f\0" + number.to_bytes(4)
+    return side + b"\0" + number.to_bytes(4)
 
 
-def hello(
-    conn: bytes = b"conn...1", life: bytes = LIFE, role: Literal["client", "worker"] = "client"
-) -> Hello:
+def hello(conn: bytes = b"conn...1", life: bytes = LIFE, role: Role = "client") -> Hello:
     return Hello(conn, 1, 0, life, role, 1, host="box", pid=42)
 
 
@@ -58,9 +54,17 @@ def test_a_second_hello_on_one_connection_begins_its_numbers_again() -> None:
 
 def test_a_life_does_not_change_its_role() -> None:
     links = Links()
-    link = introduced(links, 1, hello())
-    assert links.introduce(peer(2), hello(role="worker"), 0.0) is None
-    assert (links.by_peer, links.by_life) == ({peer(1): link}, {LIFE: link})
+    link = links.introduce(peer(1, BACK), hello(role="worker"), 0.0)
+    assert links.introduce(peer(2, BACK), hello(role="supervisor"), 0.0) is None
+    assert (links.by_peer, links.by_life) == ({peer(1, BACK): link}, {LIFE: link})
+
+
+def test_who_may_only_ask_does_not_become_a_worker() -> None:
+    links = Links()
+    assert links.introduce(peer(1, FRONT), hello(role="worker"), 0.0) is None
+    assert links.introduce(peer(2, FRONT), hello(role="supervisor"), 0.0) is None
+    assert links.introduce(peer(3, BACK), hello(role="client"), 0.0) is None
+    assert (links.by_peer, links.by_life) == ({}, {})
 
 
 def test_one_connection_is_one_life() -> None:

@@ -13,6 +13,9 @@ from hashlib import blake2b
 
 from zbatch.messages import Hello
 
+FRONT, BACK = b"F", b"B"
+"""A peer's name is the letter of its side and its routing id: ids of two sockets may agree."""
+
 STRANGERS = 4_096
 """Connections remembered to limit how often each is asked WHO."""
 
@@ -56,10 +59,13 @@ class Links:
         """Remember who is behind a peer; the life's older connection is heard no more.
 
         Returns None for a peer that chose its own routing id (it could have chosen another's), for one
-        that says another life than before (each would have to be remembered), and for another role.
+        that says another life than before (each would have to be remembered), for another role, and for
+        one that does not belong to its side: who may only ask must not become a worker.
         """
         other = self.by_peer.get(peer)
         if not _is_given(peer) or (other is not None and other.life != hello.life):
+            return None
+        if (hello.role == "client") != (peer[:1] == FRONT):
             return None
         old = self.by_life.get(hello.life)
         if old is not None:
@@ -97,5 +103,5 @@ def origin_of(life: bytes) -> bytes:
 
 
 def _is_given(peer: bytes) -> bool:
-    # The body puts one letter (the side) before the routing id; ids given by libzmq are a zero and 4 bytes.
+    # One letter for the side; ids given by libzmq are a zero and 4 bytes.
     return len(peer) == 6 and peer[1] == 0
