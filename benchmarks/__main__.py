@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -59,6 +60,10 @@ def main(only: tuple[str, ...], quick: bool, turns: int, seconds: float, out: Pa
             except Failed as failure:
                 failures[name] = str(failure)
                 screen.print(f"{name} was not measured: {failure}", markup=False)
+            except Exception:
+                # What was measured before is worth its minutes.
+                failures[name] = traceback.format_exc()
+                screen.print(f"{name} was not measured: {failures[name]}", markup=False)
     facts["took"] = f"{time.monotonic() - began:.0f} s, {turns} rounds of {seconds:g} s"
     Console(width=None if sys.stdout.isatty() else 200).print(report.table(outcomes))
     is_whole = not (only or quick or failures)

@@ -19,6 +19,7 @@ from benchmarks.rounds import Outcome
 from zbatch.config import BrokerCoreSettings, Limits
 from zbatch.core.actions import Send
 from zbatch.core.broker import BrokerCore
+from zbatch.core.links import BACK, FRONT
 from zbatch.messages import AnyMessage, Batch, Done, Group, Hello, Message, Ready, Request
 from zbatch.sockets import settle_collector
 
@@ -82,8 +83,8 @@ class Cluster:
         limits = Limits(topic_items=1 << 24, client_items=1 << 24)
         self.core = BrokerCore(BrokerCoreSettings(limits=limits), EPOCH)
         self.now = 0.0
-        self.clients = deque(Peer(b"f", number) for number in range(scale.clients))
-        self.workers = [Peer(b"b", number) for number in range(scale.workers)]
+        self.clients = deque(Peer(FRONT, number) for number in range(scale.clients))
+        self.workers = [Peer(BACK, number) for number in range(scale.workers)]
         self.peers = {peer.name: peer for peer in (*self.clients, *self.workers)}
         self.handed: deque[Send] = deque()
         for client in self.clients:
