@@ -54,7 +54,7 @@ newest:  ## the tests without torch, on the newest Python of this machine
 	$$newest tools/make_venv.py .venv-newest -r requirements/dev.txt -e . && \
 	.venv-newest/bin/python -m pytest -m "not live and not slow"
 
-bench: test-venv  ## the loads of docs/performance.md, ours and the baselines interleaved (about 10 minutes)
+bench: test-venv  ## the loads of docs/performance.md, ours and the baselines interleaved (about 5 minutes)
 	$(TEST_PYTHON) -m benchmarks $(ARGS)
 
 dist:  ## build wheel and sdist, install the wheel into an empty environment, answer one request
