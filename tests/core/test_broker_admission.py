@@ -56,6 +56,16 @@ def test_a_part_that_is_sent_again_keeps_its_buffers_costs_and_deadlines() -> No
     assert (held.costs, held.later) == ([2.0, 3.0], [1.0, 2.0])
 
 
+def test_a_part_that_is_sent_again_and_does_not_fit_whole_keeps_its_own_buffers() -> None:
+    cluster = Cluster(limits=Limits(client_items=2))
+    client = cluster.client()
+    client.asks(0, 1)
+    again = group(0, 4, again=True, buffers=[1, 1, 2, 1])
+    client.says(Request, [again], frames=[b"p", b"q", b"r", b"s", b"t"])
+    held = cluster.core.ledger.clients[client.life].groups()[1]
+    assert (held.base, held.items, held.buffers) == (1, [b"x1"], [[b"q"]])
+
+
 def test_what_is_sent_again_without_buffers_stays_without() -> None:
     cluster = Cluster()
     client = cluster.client()

@@ -107,13 +107,13 @@ class Ledger:
             late = Fault("deadline_exceeded", "the deadline had passed when the request arrived")
             self._refuse(client, (group.base + start, group.base + stop), late)
             return
-        items, costs, later = group.items, group.costs, group.later_ms
+        items, own, costs, later = group.items, buffers, group.costs, group.later_ms
         if start or stop < len(items):
             items = items[start:stop]
-            buffers = buffers[start:stop] if buffers is not None else None
+            own = own[start:stop] if own is not None else None
             costs = costs[start:stop] if costs is not None else None
             later = later[start:stop] if later is not None else None
-        size = self._measure(items, buffers)
+        size = self._measure(items, own)
         room = self._room(client, topic, size)
         if room < stop - start:
             fits = 0 if group.whole else max(room, 0)
@@ -128,7 +128,7 @@ class Ledger:
             topic=group.topic,
             base=group.base + start,
             items=items,
-            buffers=buffers,
+            buffers=own,
             deadline=now + min(group.deadline_ms / 1000, LONGEST),
             arrived=now,
             priority=group.priority,
