@@ -1,13 +1,14 @@
 """A whole cluster in memory: real brains, a network that loses what is in a broken connection, its own clock.
 
 Messages of one connection stay in order, those of different ones overtake each other as the test wants.
-Every message goes through the wire format.  The model answers ``y`` and the item; an item that begins with
-``!`` ends the process that runs it, one that begins with ``?`` fails.
+Every message goes through the wire format, its buffers beside it.  The model answers ``y`` and the item,
+and each of its buffers likewise; an item that begins with ``!`` ends the process that runs it, one that
+begins with ``?`` fails.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import count
@@ -26,6 +27,14 @@ from zbatch.messages import Child, Fault
 BROKER = b"\0"
 TOPIC = "bert"
 
+Parcel = tuple[bytes, list[Any]]
+"""What travels: an envelope and its buffers."""
+
+
+def buffers_of(item: bytes) -> list[bytes]:
+    """Return the buffers of an item that travels with some: none, one or two, each its own."""
+    return [b"%s/%d" % (item, at) for at in range(len(item) % 3)]
+
 
 @dataclass(eq=False)
 class Line:
@@ -34,8 +43,8 @@ class Line:
     side: bytes
     core: Any
     peer: bytes
-    up: deque[bytes] = field(default_factory=deque)
-    down: deque[bytes] = field(default_factory=deque)
+    up: deque[Parcel] = field(default_factory=deque)
+    down: deque[Parcel] = field(default_factory=deque)
 
 
 @dataclass(eq=False)
@@ -44,9 +53,32 @@ class Asked:
 
     call: Call
     items: list[bytes]
+    rich: bool
+    """Whether its items have buffers."""
     deadline: float
     outcomes: list[Any] = field(default_factory=list)
+    """A code, or one an item: its output and that one's buffers, or a code."""
     cancelled: bool = False
+
+    def own(self) -> list[Any]:
+        """Return what the model makes of the items."""
+        return [
+            (b"y" + item, [b"y" + one for one in buffers_of(item)] if self.rich else [])
+            for item in self.items
+        ]
+
+
+class Gone:
+    """A process that has left; what it said last may still travel."""
+
+    def handle(self, *_: Any) -> list[Send]:
+        return []
+
+    def tick(self, now: float) -> list[Send]:
+        return []
+
+    def wakeup(self) -> None:
+        return None
 
 
 @dataclass(eq=False)
@@ -64,8 +96,12 @@ class Host:
 class Network:
     """Broker, clients and hosts, and what travels between them."""
 
-    def __init__(self, clients: int, hosts: int) -> None:
+    def __init__(self, clients: int, hosts: int, settings: BrokerCoreSettings, offer: Offer) -> None:
         self.now = 0.0
+        self.settings = settings
+        self.offer = offer
+        self.begun: Counter[bytes] = Counter()
+        """How often each item began to run."""
         self.lives = count(1)
         self.lines: dict[bytes, Line] = {}
         self.asked: list[Asked] = []
@@ -76,19 +112,22 @@ class Network:
 
     # --- what the test does ------------------------------------------------------------------------
 
-    def ask(self, client: int, items: list[bytes], timeout: float, *, together: bool) -> None:
+    def ask(
+        self, client: int, items: list[bytes], timeout: float, *, together: bool, rich: bool, key: str = ""
+    ) -> None:
         """Let a client ask for items, as one call or as one call each."""
         core: ClientCore = self.clients[client].core
         for part in [items] if together else [[item] for item in items]:
             call = Call()
             call.deadline = self.now + timeout
+            call.buffers = [buffers_of(item) for item in part] if rich else None
             if together:
-                call.mark = (TOPIC, "", 0, call)
+                call.mark = (TOPIC, key, 0, call)
                 call.items, call.outputs, call.left = part, [None] * len(part), len(part)
             else:
-                call.mark = (TOPIC, "", 0, True, True)
+                call.mark = (TOPIC, key, 0, not rich, True)
                 call.item = part[0]
-            asked = Asked(call, part, call.deadline)
+            asked = Asked(call, part, rich, call.deadline)
             self.asked.append(asked)
             self.calls[call] = asked
             core.submit(call)
@@ -107,12 +146,13 @@ class Network:
         if not waiting:
             return False
         line, way = waiting[which % len(waiting)]
-        message = wire.decode(way.popleft())
+        envelope, frames = way.popleft()
+        message = wire.decode(envelope, len(frames))
         if way is line.up:
-            self._route(self.broker.handle(line.peer, message, (), self.now))
+            self._route(self.broker.handle(line.peer, message, frames, self.now))
             self._route(self.broker.tick(self.now))
         else:
-            self._perform(line, line.core.handle(BROKER, message, (), self.now))
+            self._perform(line, line.core.handle(BROKER, message, frames, self.now))
         return True
 
     def run_model(self, which: int) -> None:
@@ -124,34 +164,42 @@ class Network:
             self._perform(host.worker, actions)
             if host.job is not None:
                 host.begun = (host.job.epoch, host.job.number)
+                self.begun.update(host.job.work()[0])
+            elif core.is_drained():
+                self._perform(host.worker, core.stop())
+                host.worker.core = Gone()
+                self._replace(host, 0, "left")
             return
-        items = list(host.job.work()[0])
+        items, buffers, *_ = host.job.work()
         if any(item.startswith(b"!") for item in items):
             self.kill(which)
             return
         errors = [(at, Fault("model_failed", "no")) for at, item in enumerate(items) if item[:1] == b"?"]
         outputs = [b"" if item[:1] == b"?" else b"y" + item for item in items]
+        out = None if buffers is None else [[b"y" + bytes(one) for one in own] for own in buffers]
         job, host.job = host.job, None
         host.finished = job.number
-        self._perform(host.worker, core.finished(job, outputs, None, errors or None, 0.01))
+        self._perform(host.worker, core.finished(job, outputs, out, errors or None, 0.01))
 
     def kill(self, which: int) -> None:
         """End a model process; its supervisor tells, and starts another."""
         host = self.hosts[which % len(self.hosts)]
         self._cut(host.worker)
         del self.lines[host.worker.peer]
-        epoch, begun = host.begun
-        dead = Child(host.incarnation, False, epoch, begun, host.finished, exit=-9, reason="killed")
-        supervisor: SupervisorCore = host.supervisor.core
-        self._perform(host.supervisor, supervisor.changed(dead, self.now))
-        self._start_worker(host)
+        self._replace(host, -9, "killed")
 
-    def break_link(self, which: int) -> None:
+    def retire(self, which: int) -> None:
+        """Let a model process take nothing new; it leaves when what runs has ended."""
+        host = self.hosts[which % len(self.hosts)]
+        self._perform(host.worker, host.worker.core.drain())
+
+    def break_link(self, which: int, *, noticed: bool) -> None:
         """Break a connection: what it carried is lost, and there is another one."""
         line = list(self.lines.values())[which % len(self.lines)]
         self._cut(line)
         del self.lines[line.peer]
-        self.broker.unreachable(line.peer, self.now)
+        if noticed:
+            self.broker.unreachable(line.peer, self.now)
         line.peer = self._name(line.side)
         self.lines[line.peer] = line
 
@@ -194,16 +242,17 @@ class Network:
     def _perform(self, line: Line, actions: Iterable[Any]) -> None:
         for action in actions:
             if isinstance(action, Send):
-                line.up.append(wire.encode(action.message))
+                line.up.append((wire.encode(action.message), list(action.frames)))
             elif isinstance(action, Answered):
-                for call, output in zip(action.calls, action.outputs, strict=False):
+                for at, call in enumerate(action.calls):
                     if call is not None:
-                        self.calls[call].outcomes.append([output])
+                        buffers = list(action.buffers[at]) if action.buffers is not None else []
+                        self.calls[call].outcomes.append([(action.outputs[at], buffers)])
             elif isinstance(action, Finished):
                 faults = action.call.faults or {}
                 self.calls[action.call].outcomes.append(
                     [
-                        faults[at].code if at in faults else one[0]
+                        faults[at].code if at in faults else (one[0], list(one[1]))
                         for at, one in enumerate(action.call.outputs)
                     ]
                 )
@@ -217,14 +266,14 @@ class Network:
             if line is None:
                 self.broker.unreachable(action.peer, self.now)
             else:
-                line.down.append(wire.encode(action.message))
+                line.down.append((wire.encode(action.message), list(action.frames)))
 
     def _cut(self, line: Line) -> None:
         line.up.clear()
         line.down.clear()
 
     def _broker(self) -> BrokerCore:
-        return BrokerCore(BrokerCoreSettings(), next(self.lives).to_bytes(8))
+        return BrokerCore(self.settings, next(self.lives).to_bytes(8))
 
     def _mint(self, size: int) -> bytes:
         return next(self.lives).to_bytes(size)
@@ -247,6 +296,12 @@ class Network:
         self._start_worker(host)
         return host
 
+    def _replace(self, host: Host, code: int, reason: str) -> None:
+        epoch, begun = host.begun
+        dead = Child(host.incarnation, False, epoch, begun, host.finished, exit=code, reason=reason)
+        self._perform(host.supervisor, host.supervisor.core.changed(dead, self.now))
+        self._start_worker(host)
+
     def _start_worker(self, host: Host) -> None:
         host.incarnation = self._mint(8)
         host.job, host.begun, host.finished = None, (b"", 0), 0
@@ -254,4 +309,4 @@ class Network:
         child = Child(host.incarnation, True)
         self._perform(host.supervisor, host.supervisor.core.changed(child, self.now))
         host.worker = self._line(b"B", core)
-        self._perform(host.worker, core.ready(Offer(TOPIC, batch_size=4)))
+        self._perform(host.worker, core.ready(self.offer))

@@ -199,5 +199,8 @@ class BacklogMachine(RuleBasedStateMachine):
             assert held.waiting == held.state.count(WAITING)
 
 
-BacklogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+# The same lives in every run: a build that turns red must be somebody's change.
+BacklogMachine.TestCase.settings = settings(
+    max_examples=60, stateful_step_count=30, deadline=None, derandomize=True
+)
 TestBacklogMachine = BacklogMachine.TestCase
