@@ -129,6 +129,27 @@ def test_where_a_model_must_not_run_twice_a_death_ends_what_ran() -> None:
     assert batch_ids(cluster.worker("w2", idempotent=False).greeted) == [[(4, 8)]]
 
 
+def test_where_a_model_must_not_run_twice_a_loss_without_a_word_ends_all_that_was_handed_over() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1", idempotent=False), cluster.client()
+    client.asks(0, 8)
+    one.told()
+    cluster.core.unreachable(one.peer, 1.0)
+    cluster.turn(5.0)
+    assert outcomes(client.told()) == dict.fromkeys(range(8), "worker_lost")
+    assert batch_ids(cluster.worker("w2", idempotent=False, now=5.0).greeted) == []
+
+
+def test_where_a_model_must_not_run_twice_a_goodbye_gives_back_what_had_not_begun() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1", idempotent=False), cluster.client()
+    client.asks(0, 8)
+    one.told()
+    one.says(Bye)
+    assert outcomes(client.told()) == dict.fromkeys(range(4), "worker_lost")
+    assert batch_ids(cluster.worker("w2", idempotent=False).greeted) == [[(4, 8)]]
+
+
 # --- supervisors ---------------------------------------------------------------------------------
 
 

@@ -285,7 +285,7 @@ class BrokerCore:
     def _on_worker_bye(self, link: Link, _: Bye, __: Sequence[Any], now: float) -> None:
         worker = self.dispatcher.workers.get(link.life)
         if worker is not None:
-            self.dispatcher.lose(worker)
+            self.dispatcher.dismiss(worker)
         self.links.forget(link)
 
     def _on_children(self, link: Link, children: Children, _: Sequence[Any], now: float) -> None:

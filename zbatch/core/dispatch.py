@@ -168,9 +168,17 @@ class Dispatcher:
 
     def lose(self, worker: Worker) -> None:
         """Give up on a worker of which nothing more is known than that it is gone."""
+        # Cut off, it may meanwhile have begun whatever it was handed.
+        self._give_up(worker, ran=True)
+
+    def dismiss(self, worker: Worker) -> None:
+        """Let a worker go that says itself that nothing runs there any more."""
+        self._give_up(worker, ran=None)
+
+    def _give_up(self, worker: Worker, *, ran: bool | None) -> None:
         for handed in sorted(worker.holds.values(), key=_number, reverse=True):
             judge = retry.never_began if handed.began is None else retry.lost_quietly
-            self._take_back(handed, judge(handed.spans))
+            self._take_back(handed, judge(handed.spans), ran=ran)
         self._strike_out(worker)
 
     def bury(self, worker: Worker, child: Child) -> None:
