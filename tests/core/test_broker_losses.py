@@ -294,6 +294,17 @@ def test_after_a_new_connection_only_what_the_worker_names_is_still_there() -> N
     assert outcomes(client.told()) == {at: b"yx%d" % at for at in range(4, 8)}
 
 
+def test_what_a_worker_named_on_its_new_connection_and_then_no_more_is_taken_back() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1"), cluster.client()
+    client.asks(0, 8)
+    first, second = batches(one.told())
+    again = cluster.again(one, open=[(first.batch, second.batch + 1)], epoch=EPOCH)
+    two = cluster.worker("w2")
+    beats(again, first, running=first.batch, now=1.0)
+    assert handed(two) == [[(4, 8)]]
+
+
 def test_a_worker_that_names_batches_of_another_epoch_names_none() -> None:
     cluster = Cluster()
     old, client = cluster.worker(), cluster.client()
