@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.core.driving import EPOCH, Cluster, dies, gives_back
+from tests.core.driving import EPOCH, Cluster, beats, dies, gives_back
 from tests.core.hearing import batch_ids, batches, handed, ids, outcomes
 from zbatch.core.retry import ATTEMPTS
 from zbatch.messages import Beat, Bye, Cancel, Child, Children, Returned

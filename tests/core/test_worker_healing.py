@@ -76,11 +76,11 @@ def test_a_draining_worker_gives_back_what_still_comes() -> None:
     assert hand(core, 1) == [Send(FIRST, Returned(conn(1), 4, 2, EPOCH, [1]))]
 
 
-def test_a_draining_worker_offers_nothing_on_a_new_connection() -> None:
+def test_a_draining_worker_says_so_on_a_new_connection_and_offers_nothing() -> None:
     core = serving()
-    core.drain()
     core.handle(FIRST, Who(conn(1), 0, 0), [], 1.0)
-    assert welcome(core, connection=2) == []
+    assert core.drain() == []
+    assert welcome(core, connection=2) == [Send(FIRST, Draining(conn(2), 2, 1))]
 
 
 def test_only_brokers_that_know_it_hear_that_it_drains_or_leaves() -> None:
@@ -184,7 +184,7 @@ def test_another_brokers_acknowledgement_does_not_count() -> None:
     core.drain()
     assert not core.is_drained()
     assert core.handle(FIRST, Who(conn(1), 0, 0), [], 1.0) != []
-    assert [type(one.message) for one in welcome(core, SECOND, 2)] == []
+    assert [type(one.message) for one in welcome(core, SECOND, 2)] == [Draining]
 
 
 # --- a broker that was restarted -----------------------------------------------------------------

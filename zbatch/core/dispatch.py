@@ -87,6 +87,9 @@ class Dispatcher:
         worker.gone = None
         worker.suspect = False
         self._return_unnamed(worker, named, None)
+        for handed in worker.holds.values():
+            # The numbers begin anew; what was named has arrived.
+            handed.sent_number = 0
         self._changed(worker)
 
     def ready(self, link: Link, ready: Ready, now: float) -> None:

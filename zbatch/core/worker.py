@@ -333,7 +333,10 @@ class WorkerCore:
                 del self._finished[key]
             session.epoch = welcome.epoch
         actions = []
-        if self.offer is not None and not self.draining:
+        if self.draining:
+            # It may not have heard so yet, and would hand over again whatever comes back.
+            actions.append(Send(session.peer, Draining(*session.stamp())))
+        elif self.offer is not None:
             actions.append(self._ready(session, self.offer))
         for kept in self._finished.values():
             if kept.job.session is session:
