@@ -4,17 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from zbatch.core.backlog import Room
-from zbatch.core.links import Link
+from tests.core.staffing import make_worker
 from zbatch.core.roster import Handed, Roster, Worker
-from zbatch.messages import Ready
-
-
-def make_worker(name: str, *, slots: int = 2, max_latency: float = 0.010) -> Worker:
-    life = name.encode().ljust(16)
-    link = Link(b"B" + name.encode(), life[:8], life, "worker", "gpu-box", 12, 0.0)
-    ready = Ready(life[:8], 2, 0, "bert", slots, 32, None, max_latency * 1000, 60_000)
-    return Worker(link, ready, b"", Room(32), max_latency, 60.0)
 
 
 def roster_of(*workers: Worker) -> Roster:

@@ -1,11 +1,16 @@
-"""Which topics there are, and when each is looked at."""
+"""Which topics there are, when each is looked at, and which batch goes where then."""
 
 from __future__ import annotations
 
 import pytest
 
+from tests.core.queueing import ids, make_held, push
+from tests.core.staffing import make_worker
 from zbatch.config import BrokerCoreSettings, Limits
-from zbatch.core.topics import Topics
+from zbatch.core.backlog import RUNNING, Span
+from zbatch.core.batching import POLICIES
+from zbatch.core.roster import Handed, Worker
+from zbatch.core.topics import Topic, Topics
 from zbatch.errors import UnknownTopic
 
 
@@ -80,3 +85,139 @@ def test_a_topic_without_a_wish_does_not_sleep() -> None:
     some = topics()
     some.sleeps(some.open("bert"))
     assert some.wakeup() is None
+
+
+# --- which batch goes where ------------------------------------------------------------------------
+
+Start = tuple[str, list[tuple[int, int]], bool]
+"""Who got which ids, and whether they run apart."""
+
+
+def topic_of(*workers: Worker, batching: str = "eager") -> Topic:
+    """Return a topic that these workers serve."""
+    topic = Topic("bert", POLICIES[batching]())
+    for worker in workers:
+        topic.roster.add(worker)
+    return topic
+
+
+def suspects(topic: Topic, base: int, items: int) -> Span:
+    """Let a batch wait to be run apart."""
+    held = make_held(base, items)
+    held.state[:] = bytes([RUNNING]) * items
+    span = Span(held, 0, items)
+    topic.suspects.append([span])
+    return span
+
+
+def dispatch(topic: Topic, now: float = 0.0) -> list[Start]:
+    """Hand out what should run now; return who got what."""
+    started: list[Start] = []
+
+    def start(worker: Worker, spans: list[Span], apart: bool) -> None:
+        number = 1 + max((handed.number for handed in topic.handed()), default=0)
+        items = sum(span.stop - span.start for span in spans)
+        handed = worker.holds[number] = Handed(number, worker, spans, items, 1, now)
+        if apart:
+            topic.suspect_running = handed
+        topic.roster.changed(worker)
+        started.append((worker.link.life.decode().strip(), ids(spans), apart))
+
+    topic.dispatch(now, start)
+    return started
+
+
+def finish(topic: Topic, worker: Worker) -> None:
+    """Let a worker end the first batch in its hands."""
+    handed = worker.holds.pop(min(worker.holds))
+    if topic.suspect_running is handed:
+        topic.suspect_running = None
+    topic.roster.changed(worker)
+
+
+def test_idle_workers_take_what_waits_in_turn() -> None:
+    topic = topic_of(make_worker("ann", size=4), make_worker("bob", size=4))
+    push(topic.backlog, make_held(0, 6))
+    assert dispatch(topic) == [("ann", [(0, 4)], False), ("bob", [(4, 6)], False)]
+    assert (topic.tally.closed, topic.wake) == ({"full": 1, "idle": 1}, None)
+
+
+def test_only_full_batches_go_to_a_worker_that_has_one_already() -> None:
+    topic = topic_of(make_worker("ann", size=4))
+    push(topic.backlog, make_held(0, 4))
+    assert dispatch(topic) == [("ann", [(0, 4)], False)]
+    push(topic.backlog, make_held(4, 3))
+    assert dispatch(topic) == []
+    push(topic.backlog, make_held(7, 3))
+    assert dispatch(topic) == [("ann", [(4, 7), (7, 8)], False)]
+    assert dispatch(topic) == []
+    assert (topic.backlog.items, topic.tally.closed) == (2, {"full": 2})
+
+
+def test_nothing_is_handed_out_where_nobody_works() -> None:
+    topic = topic_of()
+    push(topic.backlog, make_held(0, 40))
+    assert dispatch(topic) == []
+    assert topic.backlog.items == 40
+
+
+def test_a_window_hands_out_nothing_until_it_closes_and_says_when_to_look_again() -> None:
+    topic = topic_of(make_worker("ann"), batching="window")
+    push(topic.backlog, make_held(0, 3, arrived=1.0))
+    assert (dispatch(topic, 1.009), topic.wake) == ([], 1.010)
+    assert dispatch(topic, 1.010) == [("ann", [(0, 3)], False)]
+    assert (topic.wake, topic.tally.closed) == (None, {"window": 1})
+
+
+def test_a_batch_that_is_full_by_cost_closes_at_once() -> None:
+    topic = topic_of(make_worker("ann", cost=10.0), batching="window")
+    push(topic.backlog, make_held(0, 3, costs=[6.0, 4.0, 1.0]))
+    assert dispatch(topic) == [("ann", [(0, 2)], False)]
+    assert (topic.tally.closed, topic.wake) == ({"full": 1}, None)
+
+
+def test_suspects_go_before_all_else_and_one_at_a_time() -> None:
+    ann, bob = make_worker("ann", slots=1), make_worker("bob", slots=1)
+    topic = topic_of(ann, bob)
+    for base in (0, 4):
+        suspects(topic, base, 4)
+    push(topic.backlog, make_held(10, 2))
+    assert dispatch(topic) == [("ann", [(0, 4)], True), ("bob", [(10, 12)], False)]
+    finish(topic, bob)
+    assert dispatch(topic) == []
+    finish(topic, ann)
+    assert dispatch(topic) == [("bob", [(4, 8)], True)]
+
+
+def test_suspects_wait_while_nobody_has_room() -> None:
+    topic = topic_of(make_worker("ann", slots=1))
+    push(topic.backlog, make_held(0, 1))
+    dispatch(topic)
+    suspects(topic, 4, 2)
+    assert dispatch(topic) == []
+    assert len(topic.suspects) == 1
+
+
+@pytest.mark.parametrize(("learned", "called_back"), [(0.039, False), (0.040, True)])
+def test_a_batch_is_called_back_for_an_idle_worker_where_runs_are_long(
+    learned: float, called_back: bool
+) -> None:
+    ann = make_worker("ann", size=4)
+    topic = topic_of(ann)
+    push(topic.backlog, make_held(0, 8))
+    dispatch(topic)
+    topic.roster.add(make_worker("bob", size=4))
+    topic.learned(4, learned, 0.0)
+    assert topic.recallable() is (ann.holds[2] if called_back else None)
+
+
+def test_nothing_is_called_back_while_something_waits_or_nobody_idles() -> None:
+    ann = make_worker("ann", size=4)
+    topic = topic_of(ann)
+    topic.typical_run = 1.0
+    push(topic.backlog, make_held(0, 8))
+    dispatch(topic)
+    assert topic.recallable() is None
+    topic.roster.add(make_worker("bob", size=4))
+    push(topic.backlog, make_held(8, 1))
+    assert topic.recallable() is None
