@@ -189,6 +189,17 @@ def test_suspects_go_before_all_else_and_one_at_a_time() -> None:
     assert dispatch(topic) == [("bob", [(4, 8)], True)]
 
 
+def test_suspects_get_the_next_slot_where_nobody_is_ever_idle() -> None:
+    ann = make_worker("ann", size=4)
+    topic = topic_of(ann)
+    push(topic.backlog, make_held(0, 40))
+    assert dispatch(topic) == [("ann", [(0, 4)], False), ("ann", [(4, 8)], False)]
+    suspects(topic, 50, 2)
+    assert dispatch(topic) == []
+    finish(topic, ann)
+    assert dispatch(topic) == [("ann", [(50, 52)], True)]
+
+
 def test_suspects_wait_while_nobody_has_room() -> None:
     topic = topic_of(make_worker("ann", slots=1))
     push(topic.backlog, make_held(0, 1))

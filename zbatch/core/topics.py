@@ -100,7 +100,8 @@ class Topic:
     def _dispatch_suspect(self, start: Callable[[Worker, list[Span], bool], None]) -> None:
         # One at a time: a poison item may end a process a run, and must not take the farm with it.
         while self.suspects and self.suspect_running is None:
-            worker = self.roster.next_idle()
+            # Under full load nobody is ever idle: the next slot is theirs, or they would wait for ever.
+            worker = self.roster.next_idle() or self.roster.next_open()
             if worker is None:
                 return
             start(worker, self.suspects.popleft(), True)
