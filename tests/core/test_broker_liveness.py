@@ -13,11 +13,11 @@ from zbatch.messages import Beat, Bye, Cancel, Children, Hello, Pulse, Recall, W
 # --- strangers -----------------------------------------------------------------------------------
 
 
-def test_a_stranger_is_asked_who_it_is() -> None:
+def test_a_stranger_is_asked_who_it_is_and_told_from_where_on_nothing_was_taken() -> None:
     cluster = Cluster()
     worker = cluster.worker()
-    worker.says(Bye)
-    assert worker.says(Beat) == [Who(worker.conn, 0, 0)]
+    worker.says(Bye)  # message 3
+    assert worker.says(Beat) == [Who(worker.conn, 0, 3)]
 
 
 def test_a_stranger_is_asked_at_most_so_often() -> None:
@@ -242,7 +242,7 @@ def test_a_silent_client_with_open_requests_is_forgotten_with_all_that_waits() -
     cluster.turn(10.0)
     assert cluster.core.topics.all["bert"].items == 0
     assert cluster.core.events == [("client gone", {"host": "host", "pid": 1, "unfinished": 4})]
-    assert client.says(Beat, [(0, 4)], 4, now=11.0) == [Who(client.conn, 0, 0)]
+    assert client.says(Beat, [(0, 4)], 4, now=11.0) == [Who(client.conn, 0, 2)]
     (welcome,) = cluster.again(client, now=11.0, open=[(0, 4)], next=4).greeted
     assert welcome.missing == [(0, 4)]
 

@@ -99,5 +99,5 @@ def test_what_was_said_on_a_connection_before_this_one_is_a_strangers_word() -> 
     worker = cluster.worker()
     late = Beat(b"conn....", 9, 9)
     (sent,) = cluster.core.handle(worker.peer, late, (), 1.0)
-    assert sent.message == Who(b"conn....", 0, 0)
+    assert sent.message == Who(b"conn....", 0, 8)
     assert cluster.core.counters == {"worker_ready": 1, "strange_messages": 1}

@@ -169,6 +169,29 @@ def test_after_a_restart_only_what_the_broker_misses_is_sent_again() -> None:
     assert sent_again(actions) == [Group(2, "bert", 29_000, [b"b"], key="en", again=True)]
 
 
+def test_what_the_broker_says_it_did_not_take_is_sent_as_for_the_first_time() -> None:
+    core = connected()
+    ask(core, call(b"a"))  # message 2
+    ask(core, call(b"b"))  # message 3
+    greeting = core.handle(FIRST, Who(conn(1), 0, 2), [], 1.0)
+    assert greeting == [Send(FIRST, hello(2, (1, 2), next=2))]
+    actions = welcome(core, (1, 2), connection=2, epoch=LATER_EPOCH, now=1.0)
+    assert sent_again(actions) == [
+        Group(1, "bert", 29_000, [b"a"], again=True),
+        Group(2, "bert", 29_000, [b"b"]),
+    ]
+
+
+def test_a_second_sending_that_was_not_taken_does_not_undo_the_first() -> None:
+    core = connected()
+    ask(core, call(b"a"))
+    core.handle(FIRST, Who(conn(1), 0, 0), [], 1.0)
+    welcome(core, (1, 2), connection=2, now=1.0)
+    core.handle(FIRST, Who(conn(2), 0, 1), [], 2.0)
+    actions = welcome(core, (1, 2), connection=3, now=2.0)
+    assert sent_again(actions) == [Group(1, "bert", 28_000, [b"a"], again=True)]
+
+
 def test_what_came_meanwhile_follows_the_welcome() -> None:
     core = connected()
     core.handle(FIRST, Who(conn(1), 0, 0), [], 1.0)

@@ -167,7 +167,7 @@ class BrokerCore:
         if type(message) is not Hello:
             self.count("strange_messages")
             if type(message) is not Bye and self.links.may_ask(peer, now):
-                self._out.append(Send(peer, Who(message.conn, 0, 0)))
+                self._out.append(Send(peer, Who(message.conn, 0, max(0, message.number - 1))))
             return
         link = self.links.introduce(peer, message, now)
         if link is None:

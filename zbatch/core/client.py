@@ -142,6 +142,7 @@ class ClientCore:
             case Welcome():
                 return self._on_welcome(session, message, now)
             case Who():
+                self._not_taken(session.conn, message.ack)
                 session.renew()
                 return [self._hello(now)] if session is self._session else []
             case Status():
@@ -509,6 +510,17 @@ class ClientCore:
                     parts.append((sent, first, min(stop - sent.base, len(sent.items))))
         parts.sort(key=lambda part: part[0].deadline)
         return self._send(parts, now) if parts else []
+
+    def _not_taken(self, conn: bytes, upto: int) -> None:
+        """Count what a broker says it did not take as not sent: a model may refuse what was sent again."""
+        if not upto:
+            return
+        back = [
+            one for one in self._groups.values() if one.times == 1 and one.conn == conn and one.number > upto
+        ]
+        for sent in back:
+            sent.times = 0
+        self._unsent[:0] = back
 
     def _move_if_quiet(self, now: float, actions: list[Action]) -> None:
         """Ask another broker when this one has said nothing for a while and something waits."""
