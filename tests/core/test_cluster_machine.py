@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from tests.core.network import TOPIC, Asked, Network
 from zbatch.config import BrokerCoreSettings, Limits
+from zbatch.core.broker import BrokerCore
 from zbatch.core.worker import Offer
 
 CLIENTS, HOSTS = 2, 2
@@ -24,6 +25,9 @@ ITEMS = st.lists(
 ANY = st.integers(0, 1_000)
 ANYBODYS = {"deadline_exceeded", "no_workers", "broker_unreachable", "worker_lost", "overloaded"}
 """Errors that are no item's own fault."""
+LATE_ERRORS = {"deadline_exceeded", "no_workers", "broker_unreachable"}
+HEALED = 30.0
+"""Seconds in which all wounds heal: 12 of silence, 4 to come back, a few beats, suspects one by one."""
 
 
 class ClusterMachine(RuleBasedStateMachine):
@@ -43,7 +47,7 @@ class ClusterMachine(RuleBasedStateMachine):
     @rule(
         client=st.integers(0, CLIENTS - 1),
         items=ITEMS,
-        timeout=st.sampled_from([0.5, 8.0, 30.0]),
+        timeout=st.sampled_from([0.5, 8.0, 90.0, 90.0]),
         together=st.booleans(),
         rich=st.booleans(),
         key=st.sampled_from(["", "", "de"]),
@@ -117,26 +121,47 @@ class ClusterMachine(RuleBasedStateMachine):
                 assert self.network.now <= asked.deadline + LATE
 
     def teardown(self) -> None:
-        """Once faults stop, everything ends, and nothing is kept of it."""
+        """Once faults stop, everything ends as it should, and nothing is kept of it."""
         network = self.network
-        network.settle(40.0)
+        enough = [one for one in network.asked if not is_over(one) and one.deadline >= network.now + HEALED]
+        network.settle(HEALED)
+        assert not [one.outcomes for one in enough if LATE_ERRORS.intersection(codes(one))]
+        for client in range(CLIENTS):
+            network.ask(client, [b"z%d" % client], 60.0, together=False, rich=True)
+        network.settle(1.0)
+        assert [one.outcomes for one in network.asked[-CLIENTS:]] == [
+            [one.own()] for one in network.asked[-CLIENTS:]
+        ]
+        network.settle(60.0)
         self.each_has_at_most_one_outcome_and_its_own()
+        self.what_must_not_run_twice_does_not()
         assert all(map(is_over, network.asked))
         assert all(line.core.is_idle for line in network.clients)
-        topic = network.broker.topics.all.get(TOPIC)
-        if topic is not None:
-            assert (topic.items, topic.size, topic.running, topic.backlog.items) == (0, 0, 0, 0)
-            assert not topic.suspects
-            assert topic.roster.idle == HOSTS
-        for client in network.broker.ledger.clients.values():
-            assert client.is_empty
-            assert client.groups() == []
-            assert (client.items, client.size) == (0, 0)
-        assert [worker.holds for worker in network.broker.dispatcher.workers.values()] == [{}] * HOSTS
+        self._nothing_is_left(network.broker)
+
+    def _nothing_is_left(self, broker: BrokerCore) -> None:
+        topic = broker.topics.all[TOPIC]
+        assert (topic.items, topic.size, topic.running, topic.backlog.items) == (0, 0, 0, 0)
+        assert (list(topic.suspects), topic.suspect_running) == ([], None)
+        assert (topic.roster.idle, len(topic.roster)) == (HOSTS, HOSTS)
+        for client in broker.ledger.clients.values():
+            assert (client.is_empty, client.groups(), client.items, client.size) == (True, [], 0, 0)
+        assert [worker.holds for worker in broker.dispatcher.workers.values()] == [{}] * HOSTS
+        assert len(broker.dispatcher.children) == HOSTS
+        # A client that was idle for long is forgotten; the others stay known.
+        roles = sorted(link.role for link in broker.links.by_life.values() if link.role != "client")
+        assert roles == ["supervisor"] * HOSTS + ["worker"] * HOSTS
+        assert set(broker.links.by_peer.values()) == set(broker.links.by_life.values())
 
 
 def is_over(asked: Asked) -> bool:
     return bool(asked.outcomes) or asked.cancelled
+
+
+def codes(asked: Asked) -> set[str]:
+    """Return the errors among what became of a call's items."""
+    ended = [one for out in asked.outcomes for one in ([out] if isinstance(out, str) else out)]
+    return {one for one in ended if isinstance(one, str)}
 
 
 def is_own(asked: Asked, outcome: Any) -> bool:
