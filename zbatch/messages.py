@@ -92,7 +92,7 @@ class Welcome(Message, frozen=True, tag="WELCOME"):
 
 
 class Who(Message, frozen=True, tag="WHO"):
-    """I do not know this connection: say HELLO.  What followed ``ack``, if that is not 0, nobody has taken."""
+    """I do not know this connection: say HELLO.  What followed ``ack``, unless it is 0, nobody has taken."""
 
 
 class Beat(Message, frozen=True, tag="BEAT"):
