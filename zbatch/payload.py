@@ -15,10 +15,12 @@ import importlib
 import struct
 import sys
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgpack
 import msgspec
+from msgspec.msgpack import Ext
 
 Buffer = bytes | memoryview
 
@@ -55,7 +57,9 @@ class _Numpy:
     """NumPy, loaded when an array first comes by: a web process that sends text pays nothing for it."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(importlib.import_module("numpy"), name)
+        found = getattr(importlib.import_module("numpy"), name)
+        setattr(self, name, found)  # found without us from now on
+        return found
 
 
 np = _Numpy()
@@ -76,7 +80,7 @@ def encode(item: object) -> tuple[bytes, Sequence[Buffer]]:
         except UnicodeEncodeError:
             raise TypeError("item is a str with lone surrogates, which no encoding carries") from None
     buffers: list[Buffer] = []
-    encoded = _pack(_lowered(item, "item", 0, buffers))
+    encoded = _to_msgpack(_lowered(item, "item", 0, buffers))
     return encoded, buffers
 
 
@@ -122,10 +126,6 @@ def decode(data: bytes, buffers: Sequence[Any] = (), *, writable: bool = False) 
 # --- encoding ------------------------------------------------------------------------------------
 
 
-def _pack(value: Any) -> bytes:
-    return msgpack.packb(value, use_bin_type=True, strict_types=True)  # type: ignore[no-any-return]
-
-
 def _lowered(value: Any, path: str, depth: int, buffers: list[Buffer]) -> Any:
     """Return a value of which msgpack knows every part."""
     kind = type(value)
@@ -137,7 +137,7 @@ def _lowered(value: Any, path: str, depth: int, buffers: list[Buffer]) -> Any:
         return [_lowered(one, f"{path}[{at}]", depth + 1, buffers) for at, one in enumerate(value)]
     if kind is tuple:
         parts = [_lowered(one, f"{path}[{at}]", depth + 1, buffers) for at, one in enumerate(value)]
-        return msgpack.ExtType(TUPLE, _pack(parts))
+        return Ext(TUPLE, _to_msgpack(parts))
     if kind is dict:
         return _lowered_dict(value, path, depth, buffers)
     # What is not loaded in this program made none of its values.
@@ -165,7 +165,7 @@ def _lowered(value: Any, path: str, depth: int, buffers: list[Buffer]) -> Any:
 
 def _plain(value: Any, path: str) -> Any:
     if type(value) is int and not -(2**63) <= value < 2**64:
-        return msgpack.ExtType(BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+        return Ext(BIG_INT, value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
     if type(value) is str:
         try:
             value.encode()
@@ -175,17 +175,18 @@ def _plain(value: Any, path: str) -> Any:
 
 
 def _lowered_dict(value: dict[Any, Any], path: str, depth: int, buffers: list[Buffer]) -> Any:
-    lowered = {}
+    pairs = []
+    # A dict that looks like msgpack-numpy's form of an array must come back as the dict that it is.
+    plain = _MARKED.isdisjoint(value)
     for key, one in value.items():
         if type(key) not in _PLAIN:
             raise TypeError(
                 f"{path} has a key of type {type(key).__name__}; keys are str, bytes, int, float, bool, None"
             )
-        lowered[_plain(key, f"a key of {path}")] = _lowered(one, f"{path}[{key!r:.40}]", depth + 1, buffers)
-    if not _MARKED.isdisjoint(lowered):
-        # A dict that looks like msgpack-numpy's form of an array must come back as the dict that it is.
-        return msgpack.ExtType(ESCAPED, _pack([[key, one] for key, one in lowered.items()]))
-    return lowered
+        lowered = _plain(key, f"a key of {path}")
+        plain = plain and type(lowered) is not Ext
+        pairs.append([lowered, _lowered(one, f"{path}[{key!r:.40}]", depth + 1, buffers)])
+    return dict(pairs) if plain else Ext(ESCAPED, _to_msgpack(pairs))
 
 
 def _lowered_array(value: Any, path: str, buffers: list[Buffer]) -> Any:
@@ -193,12 +194,12 @@ def _lowered_array(value: Any, path: str, buffers: list[Buffer]) -> Any:
     _require_dtype(dtype, path)
     if dtype.char in "mM":
         raw = np.ascontiguousarray(value).tobytes()
-        return msgpack.ExtType(NUMPY_TIME, _pack([dtype.str, list(value.shape), raw]))
+        return Ext(NUMPY_TIME, _to_msgpack([dtype.str, list(value.shape), raw]))
     # ascontiguousarray makes a 0-d array 1-d; the shape that is sent is the true one.
     data: Any = np.ascontiguousarray(value)
     if value.nbytes >= INLINE:
         buffers.append(memoryview(data.view(np.uint8).reshape(-1)))
-        data = msgpack.ExtType(BUFFER, (len(buffers) - 1).to_bytes(4, "big"))
+        data = Ext(BUFFER, (len(buffers) - 1).to_bytes(4, "big"))
     else:
         data = data.tobytes()
     return {_ND: True, _TYPE: dtype.str, _KIND: b"", _SHAPE: list(value.shape), _DATA: data}
@@ -207,7 +208,7 @@ def _lowered_array(value: Any, path: str, buffers: list[Buffer]) -> Any:
 def _lowered_scalar(value: Any, path: str) -> Any:
     _require_dtype(value.dtype, path)
     if value.dtype.char in "mM":
-        return msgpack.ExtType(NUMPY_TIME, _pack([value.dtype.str, None, value.tobytes()]))
+        return Ext(NUMPY_TIME, _to_msgpack([value.dtype.str, None, value.tobytes()]))
     return {_ND: False, _TYPE: value.dtype.str, _DATA: value.tobytes()}
 
 
@@ -216,13 +217,13 @@ def _lowered_time(value: Any, path: str) -> Any:
     if kind is datetime.datetime:
         if value.tzinfo is not None and value.utcoffset() is None:
             raise TypeError(f"{path} is a datetime whose time zone has no offset")
-        return msgpack.ExtType(DATETIME, value.isoformat().encode())
+        return Ext(DATETIME, value.isoformat().encode())
     if kind is datetime.date:
-        return msgpack.ExtType(DATE, value.isoformat().encode())
+        return Ext(DATE, value.isoformat().encode())
     if kind is datetime.time:
-        return msgpack.ExtType(TIME, value.isoformat().encode())
+        return Ext(TIME, value.isoformat().encode())
     if kind is datetime.timedelta:
-        return msgpack.ExtType(TIMEDELTA, struct.pack(">iii", value.days, value.seconds, value.microseconds))
+        return Ext(TIMEDELTA, struct.pack(">iii", value.days, value.seconds, value.microseconds))
     return None
 
 
@@ -236,10 +237,10 @@ def _lowered_tensor(value: Any, path: str, buffers: list[Buffer], torch: Any) ->
     raw = plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else np.empty(0, np.uint8)
     if raw.nbytes >= INLINE:
         buffers.append(memoryview(raw))
-        data: Any = msgpack.ExtType(BUFFER, (len(buffers) - 1).to_bytes(4, "big"))
+        data: Any = Ext(BUFFER, (len(buffers) - 1).to_bytes(4, "big"))
     else:
         data = raw.tobytes()
-    return msgpack.ExtType(TENSOR, _pack([name, list(value.shape), data]))
+    return Ext(TENSOR, _to_msgpack([name, list(value.shape), data]))
 
 
 def _require_dtype(dtype: Any, path: str) -> None:
@@ -328,9 +329,7 @@ class _Reader:
     def _array(self, name: Any, shape: Any, raw: Any) -> Any:
         if type(name) is not str or len(name) > 32 or not isinstance(raw, bytes | memoryview):
             raise Malformed("an array's dtype is a short string and its data bytes")
-        dtype = np.dtype(name)
-        if dtype.char not in _ALLOWED or not dtype.itemsize or dtype.names or dtype.subdtype:
-            raise Malformed("a dtype that is not carried")
+        dtype = _dtype(name)
         flat = np.frombuffer(raw, dtype) if len(raw) else np.empty(0, dtype)
         if shape is None:
             if flat.shape != (1,):
@@ -353,6 +352,14 @@ class _Reader:
             return torch.empty(sizes, dtype=dtype)
         # A tensor cannot be read-only, so it gets memory of its own.
         return torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(dtype).reshape(sizes)
+
+
+@lru_cache(maxsize=64)
+def _dtype(name: str) -> Any:
+    dtype = np.dtype(name)
+    if dtype.char not in _ALLOWED or not dtype.itemsize or dtype.names or dtype.subdtype:
+        raise Malformed("a dtype that is not carried")
+    return dtype
 
 
 def _shape(shape: Any, size: int) -> tuple[int, ...]:
