@@ -47,6 +47,25 @@ def client(frontend: str) -> Iterator[ZClient[object, object]]:
         yield client
 
 
+WITHOUT_LINUX = """
+import asyncio, os, sys, threading, numpy, zmq
+for name in ("fcntl", "resource", "pwd", "termios"):
+    sys.modules[name] = None
+foreign = ("sched_", "pidfd", "fork", "register_at", "memfd", "eventfd", "kill", "set", "wait", "uname")
+for name in dir(os):
+    if name.startswith(foreign):
+        delattr(os, name)
+from zbatch import AsyncZClient, ZClient
+
+async def later():
+    async with AsyncZClient(sys.argv[1]) as client:
+        return await client.predict(["b"])
+
+with ZClient(sys.argv[1]) as client:
+    print(client.predict(["a"]), client.submit([numpy.arange(3)]).result()[0].tolist(), asyncio.run(later()))
+"""
+
+
 def until(condition: Callable[[], bool]) -> bool:
     """Wait for a condition, with a bound that guards against hanging."""
     deadline = time.monotonic() + PATIENCE
@@ -319,3 +338,15 @@ def test_an_async_iterator_left_early_cancels_the_rest(frontend: str) -> None:
             await asyncio.sleep(0.01)
 
     run_async(ask, frontend)
+
+
+def test_a_client_needs_nothing_that_only_linux_has(frontend: str) -> None:
+    asked = subprocess.run(
+        [sys.executable, "-c", WITHOUT_LINUX, frontend],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment(),
+        check=False,
+    )
+    assert (asked.stdout, asked.stderr, asked.returncode) == ("['a'] [0, 1, 2] ['b']\n", "", 0)
