@@ -189,15 +189,16 @@ def test_suspects_go_before_all_else_and_one_at_a_time() -> None:
     assert dispatch(topic) == [("bob", [(4, 8)], True)]
 
 
-def test_suspects_get_the_next_slot_where_nobody_is_ever_idle() -> None:
+def test_nothing_is_prefetched_while_suspects_wait_so_that_somebody_becomes_idle() -> None:
     ann = make_worker("ann", size=4)
     topic = topic_of(ann)
     push(topic.backlog, make_held(0, 40))
     assert dispatch(topic) == [("ann", [(0, 4)], False), ("ann", [(4, 8)], False)]
     suspects(topic, 50, 2)
+    finish(topic, ann)
     assert dispatch(topic) == []
     finish(topic, ann)
-    assert dispatch(topic) == [("ann", [(50, 52)], True)]
+    assert dispatch(topic) == [("ann", [(50, 52)], True), ("ann", [(8, 12)], False)]
 
 
 def test_suspects_wait_while_nobody_has_room() -> None:

@@ -75,6 +75,9 @@ class Topic:
             key = self.backlog.head_key()
             assert key is not None
             if worker is None:
+                if self.suspects and self.suspect_running is None:
+                    # They are not prefetched, and as long as others are nobody would ever be idle.
+                    return
                 worker = self.roster.next_open()
                 if worker is None or not self.backlog.fills(key, worker.room):
                     return
@@ -100,8 +103,7 @@ class Topic:
     def _dispatch_suspect(self, start: Callable[[Worker, list[Span], bool], None]) -> None:
         # One at a time: a poison item may end a process a run, and must not take the farm with it.
         while self.suspects and self.suspect_running is None:
-            # Under full load nobody is ever idle: the next slot is theirs, or they would wait for ever.
-            worker = self.roster.next_idle() or self.roster.next_open()
+            worker = self.roster.next_idle()
             if worker is None:
                 return
             start(worker, self.suspects.popleft(), True)
