@@ -58,6 +58,13 @@ def test_topics_that_workers_serve_do_not_count() -> None:
     assert list(some.all) == ["one", "two", "three"]
 
 
+def test_a_worker_is_taken_whatever_is_waited_for() -> None:
+    some = topics(limits=Limits(unserved_topics=1))
+    some.open("one").items = 1
+    some.open("two", served=True)
+    assert list(some.all) == ["one", "two"]
+
+
 def test_a_touched_topic_is_looked_at_once() -> None:
     some = topics()
     bert = some.open("bert")

@@ -95,7 +95,7 @@ class Dispatcher:
     def ready(self, link: Link, ready: Ready, now: float) -> None:
         """Take up a worker's offer; a second one replaces the first."""
         try:
-            topic = self._topics.open(ready.topic)
+            topic = self._topics.open(ready.topic, served=True)
         except UnknownTopic:
             self._note("worker of an unknown topic", topic=ready.topic, host=link.host, pid=link.pid)
             return

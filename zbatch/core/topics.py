@@ -148,8 +148,8 @@ class Topics:
         self._touched: dict[str, Topic] = {}
         self._waking: dict[str, Topic] = {}
 
-    def open(self, name: str) -> Topic:
-        """Return a topic, made if it is new.
+    def open(self, name: str, *, served: bool = False) -> Topic:
+        """Return a topic, made if it is new; ``served``: a worker is there for it.
 
         Raises :class:`UnknownTopic` where the broker was told its topics and this is none of them, or
         where too many are waited for that no worker serves.
@@ -160,7 +160,7 @@ class Topics:
         allowed = self._settings.topics
         if allowed is not None and name not in allowed:
             raise UnknownTopic(f"topic {name!r} is not served here; this broker serves {', '.join(allowed)}")
-        if len(self.all) >= self._settings.limits.unserved_topics:
+        if not served and len(self.all) >= self._settings.limits.unserved_topics:
             self._let_go()
             unserved = sum(1 for one in self.all.values() if one.served is None)
             if unserved >= self._settings.limits.unserved_topics:
