@@ -186,6 +186,47 @@ def test_the_late_answer_of_a_batch_that_overran_counts_if_it_is_the_first() -> 
     assert handed(one) == [[(4, 5)]]
 
 
+def test_a_worker_that_does_not_hold_what_overran_is_not_stuck_in_it() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1", lease_ms=5_000), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(one.told())
+    beats(one, batch, now=6.9)
+    cluster.turn(7.1)
+    client.says(Beat, [(0, 4)], 4, now=7.1)
+    assert handed(one) == []
+    assert batch_ids(beats(one, now=7.9)) == [[(0, 4)]]
+
+
+def test_a_beat_from_before_the_batch_arrived_does_not_say_that_its_worker_is_free() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1", lease_ms=5_000), cluster.client()
+    client.asks(0, 4)
+    cluster.turn(7.1)
+    assert one.says(Beat, [], 0, 0, now=7.9) != []
+    assert cluster.core.dispatcher.workers[one.life].state == "stuck"
+
+
+def test_a_worker_that_comes_back_without_what_overran_is_not_stuck_in_it() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1", lease_ms=5_000), cluster.client()
+    client.asks(0, 4)
+    beats(one, *batches(one.told()), now=6.9)
+    cluster.turn(7.1)
+    assert batch_ids(cluster.again(one, now=8.0, epoch=EPOCH).greeted) == [[(0, 4)]]
+
+
+def test_a_worker_that_comes_back_with_what_overran_stays_stuck_in_it() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1", lease_ms=5_000), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(one.told())
+    beats(one, batch, now=6.9)
+    cluster.turn(7.1)
+    new = cluster.again(one, now=8.0, epoch=EPOCH, open=[(batch.batch, batch.batch + 1)])
+    assert batch_ids(new.greeted) == []
+
+
 def test_where_a_model_must_not_run_twice_an_overrun_ends_the_batch_and_the_next_one_waits() -> None:
     cluster = Cluster()
     worker, client = cluster.worker(lease_ms=5_000, idempotent=False), cluster.client()

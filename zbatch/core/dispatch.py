@@ -405,6 +405,12 @@ class Dispatcher:
 
     def _return_unnamed(self, worker: Worker, named: Sequence[Range], since: int | None) -> None:
         """Take back what the worker should hold and does not: it was lost on the way."""
+        if worker.stuck and not intervals.intersect(named, [(worker.stuck, worker.stuck + 1)]):
+            overrun = worker.withdrawn.get(worker.stuck)
+            if since is None or overrun is None or overrun.sent_number <= since:
+                # It never came there, or its answer was lost: the model does not hang in it.
+                worker.stuck = 0
+                self._changed(worker)
         holds = set(worker.holds)
         for start, stop in named:
             holds = {number for number in holds if not start <= number < stop}
