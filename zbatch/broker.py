@@ -172,7 +172,7 @@ class Broker:
             except zmq.ZMQError as error:
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
-                self.core.unreachable(peer, now)
+                self.core.unreachable(peer, now, action.message)
 
     def _keep(self, outbox: _Outbox, envelope: bytes, frames: Sequence[Any], now: float) -> None:
         outbox.put(envelope, frames)

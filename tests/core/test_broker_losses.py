@@ -7,7 +7,7 @@ from typing import Any
 from tests.core.driving import EPOCH, Cluster, beats, dies, gives_back
 from tests.core.hearing import batch_ids, batches, handed, ids, outcomes
 from zbatch.core.retry import ATTEMPTS
-from zbatch.messages import Beat, Bye, Cancel, Child, Children, Returned
+from zbatch.messages import Beat, Bye, Cancel, Child, Children, Pulse, Returned
 
 # --- a process that died -------------------------------------------------------------------------
 
@@ -138,6 +138,40 @@ def test_where_a_model_must_not_run_twice_a_loss_without_a_word_ends_all_that_wa
     cluster.turn(5.0)
     assert outcomes(client.told()) == dict.fromkeys(range(8), "worker_lost")
     assert batch_ids(cluster.worker("w2", idempotent=False, now=5.0).greeted) == []
+
+
+def test_a_batch_that_found_no_connection_goes_elsewhere_at_once() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1", idempotent=False), cluster.client()
+    cluster.worker("w0", topic="clip")
+    client.asks(0, 8)
+    for batch in batches(one.told()):
+        cluster.core.unreachable(one.peer, 1.0, batch)
+    assert batch_ids(cluster.worker("w2", idempotent=False, now=1.0).greeted) == [[(0, 4)], [(4, 8)]]
+    cluster.turn(5.0)
+    assert outcomes(client.told()) == {}
+
+
+def test_what_ran_for_this_broker_before_another_ones_batch_ended_the_process_did_run() -> None:
+    cluster = Cluster()
+    supervisor, one, client = cluster.supervisor(), cluster.worker("w1", idempotent=False), cluster.client()
+    client.asks(0, 8)
+    first, _ = batches(one.told())
+    child = Child(
+        one.incarnation, False, b"epoch..2", 5, 4, exit=-9, others=[(b"epoch..3", 9), (EPOCH, first.batch)]
+    )
+    supervisor.says(Children, "bert", [child])
+    assert outcomes(client.told()) == dict.fromkeys(range(4), "worker_lost")
+    assert batch_ids(cluster.worker("w2", idempotent=False).greeted) == [[(4, 8)]]
+
+
+def test_another_word_that_found_no_connection_changes_nothing_about_the_batches() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1"), cluster.client()
+    client.asks(0, 4)
+    one.told()
+    cluster.core.unreachable(one.peer, 1.0, Pulse(one.conn, 9, 9))
+    assert batch_ids(cluster.worker("w2", now=1.0).greeted) == []
 
 
 def test_where_a_model_must_not_run_twice_a_goodbye_gives_back_what_had_not_begun() -> None:

@@ -20,6 +20,7 @@ from zbatch.core.status import snapshot
 from zbatch.core.topics import Topics
 from zbatch.messages import (
     AnyMessage,
+    Batch,
     Beat,
     Bye,
     Cancel,
@@ -27,6 +28,7 @@ from zbatch.messages import (
     Done,
     Draining,
     Hello,
+    Message,
     Progress,
     Pulse,
     Ready,
@@ -119,8 +121,13 @@ class BrokerCore:
         times = (self.ledger.wakeup(), self._watch.next(), self.topics.wakeup(), self.dispatcher.wakeup())
         return min((time for time in times if time is not None), default=None)
 
-    def unreachable(self, peer: bytes, now: float) -> None:
-        """Learn that a peer's connection is gone; its life may come back on another one."""
+    def unreachable(self, peer: bytes, now: float, unsent: Message | None = None) -> None:
+        """Learn that a peer's connection is gone; its life may come back on another one.
+
+        ``unsent`` is the message that found no connection: what it asks for has certainly not begun.
+        """
+        if type(unsent) is Batch:
+            self.dispatcher.unsent(unsent.batch)
         link = self.links.by_peer.pop(peer, None)
         if link is None:
             return

@@ -146,6 +146,14 @@ class Dispatcher:
         worker.gone = now
         self._changed(worker)
 
+    def unsent(self, number: int) -> None:
+        """Take back a batch that found no connection, and those behind it: they have certainly not begun."""
+        for worker in self.workers.values():
+            if number in worker.holds:
+                unsent = [handed for handed in worker.holds.values() if handed.number >= number]
+                for handed in sorted(unsent, key=_number, reverse=True):
+                    self._take_back(handed, retry.never_began(handed.spans), ran=False)
+
     def suspect(self, worker: Worker) -> None:
         """Give a silent worker no new work, and what it has not begun to others."""
         if worker.suspect:
