@@ -223,6 +223,28 @@ def test_results_for_a_client_without_connection_are_kept_for_its_next_one() -> 
     assert outcomes(new.greeted) == {0: b"yx0"}
 
 
+def test_a_client_that_was_idle_and_dies_over_its_next_request_is_missed_as_soon_as_others() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.turn(3.0)
+    client.asks(0, 4, now=5.0)
+    cluster.turn(14.9)
+    assert cluster.core.topics.all["bert"].items == 4
+    cluster.turn(15.1)
+    assert cluster.core.topics.all["bert"].items == 0
+
+
+def test_our_own_pause_is_added_to_the_time_to_come_back_and_no_more() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    cluster.core.unreachable(client.peer, 1.0)
+    cluster.core.slept(3.0)
+    cluster.turn(5.1)
+    assert client.life in cluster.core.ledger.clients
+    cluster.turn(8.1)
+    assert client.life not in cluster.core.ledger.clients
+
+
 def test_a_peer_that_nobody_knows_cannot_be_unreachable() -> None:
     cluster = Cluster()
     cluster.core.unreachable(b"F\0zzzz", 1.0)

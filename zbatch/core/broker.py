@@ -136,7 +136,7 @@ class BrokerCore:
         if worker is not None:
             self.dispatcher.unreachable(worker, now)
         link.gone = now
-        self._watch.add(now + self.settings.timing.rejoin, link)
+        self._watch_from(link, now + self.settings.timing.rejoin)
 
     def slept(self, lag: float) -> None:
         """Move every liveness timer by our own pause: our sleep is nobody's death."""
@@ -180,7 +180,7 @@ class BrokerCore:
         if link is None:
             self.count("refused_hellos")
             return
-        self._watch.add(now + self.settings.timing.suspect, link)
+        self._watch_from(link, now + self.settings.timing.suspect)
         missing = []
         if link.role == "client":
             client = self.ledger.welcome(link)
@@ -209,7 +209,7 @@ class BrokerCore:
                     self.ledger.forget(client)
                     self.links.forget(link)
                     return
-                self._watch.add(max(link.heard + patience, now + timing.beat), link)
+                self._look_again(link, link.heard + patience, now)
             case "worker":
                 worker = self.dispatcher.workers.get(link.life)
                 if gone or silent >= timing.silent:
@@ -223,13 +223,27 @@ class BrokerCore:
                         self.dispatcher.suspect(worker)
                     # A probe: if the connection is gone, sending says so.
                     self._out.append(Send(link.peer, Pulse(*link.stamp(), [], link.received)))
-                self._watch.add(max(link.heard + timing.suspect, now + timing.beat), link)
+                self._look_again(link, link.heard + timing.suspect, now)
             case _:
                 if gone or silent >= timing.silent:
                     self.dispatcher.orphan(link)
                     self.links.forget(link)
                     return
-                self._watch.add(max(link.heard + timing.silent, now + timing.beat), link)
+                self._look_again(link, link.heard + timing.silent, now)
+
+    def _look_again(self, link: Link, due: float, now: float) -> None:
+        """Look at a silent link later; one whose connection is gone when its time to come back is over."""
+        timing = self.settings.timing
+        due = max(due, now + timing.beat)
+        if link.gone is not None:
+            due = min(due, link.gone + timing.rejoin)
+        self._watch_from(link, due)
+
+    def _watch_from(self, link: Link, due: float) -> None:
+        """Look at a link at this time and not at another."""
+        self._watch.discard(link.bucket, link)
+        link.bucket = self._watch.add(due, link)
+        link.look = due
 
     def _unserved(self, link: Link) -> list[str]:
         """Return the topics in which a client waits and no worker serves."""
@@ -250,6 +264,10 @@ class BrokerCore:
 
     def _on_request(self, link: Link, request: Request, frames: Sequence[Any], now: float) -> None:
         self.ledger.request(self.ledger.clients[link.life], request, frames, now)
+        patience = self.settings.timing.client_silent
+        if link.look > now + patience:
+            # It had nothing open and was left alone; should it die now, somebody must notice.
+            self._watch_from(link, now + patience)
 
     def _on_cancel(self, link: Link, cancel: Cancel, _: Sequence[Any], now: float) -> None:
         client = self.ledger.clients[link.life]

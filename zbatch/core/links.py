@@ -40,6 +40,9 @@ class Link:
     origin: bytes = b""
     gone: float | None = None
     """When sending found the connection gone."""
+    look: float = 0.0
+    """When somebody will look at its silence, and where that is noted."""
+    bucket: int = 0
 
     def stamp(self) -> tuple[bytes, int, int]:
         """Return the head of the next message on this connection."""
