@@ -161,7 +161,7 @@ def test_an_overloaded_topic_says_when_to_come_back() -> None:
     assert faults(client.asks(0, 5)) == [
         Fault(
             "overloaded",
-            "a bound is reached: topic 'bert' has 0 unfinished items; come back in 1.0 s",
+            "a bound is reached: topic 'bert' has 4 unfinished items; come back in 1.0 s",
             retry_after_ms=1_000,
         )
     ]
@@ -180,14 +180,16 @@ def test_an_overloaded_topic_says_when_to_come_back() -> None:
 
 
 def test_nobody_is_sent_away_for_less_than_a_tenth_of_a_second_or_more_than_a_minute() -> None:
-    cluster = Cluster(limits=Limits(topic_items=40))
+    cluster = Cluster(limits=Limits(topic_items=40, client_items=41))
     worker, client = cluster.worker(), cluster.client()
     client.asks(0, 1)
     (batch,) = batches(worker.told())
     worker.answers(batch, now=1.0)
     client.told()
-    (soon,) = faults(client.asks(1, 41, now=3.0))
-    (late,) = faults(client.asks(90, 1, now=3.0))
+    client.asks(1, 40, topic="clip", now=3.0)
+    client.asks(41, 1, topic="clap", now=3.0)
+    (soon,) = faults(client.asks(50, 1, now=3.0))
+    (late,) = faults(cluster.client("bob").asks(0, 41, now=3.0))
     assert (soon.retry_after_ms, late.retry_after_ms) == (100, 60_000)
 
 
@@ -205,7 +207,22 @@ def test_a_request_that_would_not_fit_into_an_empty_broker_is_too_large() -> Non
 def test_a_single_item_over_the_bound_is_too_large_and_several_are_only_too_many_at_once() -> None:
     client = Cluster(limits=Limits(client_bytes=4)).client()
     assert outcomes(client.says(Request, [Group(0, "bert", 9, [b"12345"])])) == {0: "too_large"}
-    assert outcomes(client.asks(1, 3)) == dict.fromkeys((1, 2, 3), "overloaded")
+    assert outcomes(client.asks(1, 4)) == dict.fromkeys((3, 4), "overloaded")
+
+
+def test_an_item_over_the_bound_hurts_none_of_its_group() -> None:
+    cluster = Cluster(limits=Limits(client_bytes=6))
+    client = cluster.client()
+    group = Group(0, "bert", 9_000, [b"1", b"1234567", b"12"], [1, 0, 0])
+    assert outcomes(client.says(Request, [group], frames=[b"12"])) == {1: "too_large"}
+    assert batch_ids(cluster.worker().greeted) == [[(0, 1), (2, 3)]]
+
+
+def test_a_request_sent_again_that_fits_no_more_as_a_whole_is_served_in_parts() -> None:
+    cluster = Cluster(limits=Limits(client_bytes=6))
+    client = cluster.client()
+    assert outcomes(client.asks(0, 4, again=True)) == {3: "overloaded"}
+    assert batch_ids(cluster.worker().greeted) == [[(0, 3)]]
 
 
 def test_what_has_an_outcome_makes_room() -> None:

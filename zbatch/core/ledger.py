@@ -107,21 +107,67 @@ class Ledger:
             late = Fault("deadline_exceeded", "the deadline had passed when the request arrived")
             self._refuse(client, (group.base + start, group.base + stop), late)
             return
+        size = self._size(group, buffers, part)
+        if self._fits(client, topic, stop - start, size):
+            self._enter(client, topic, group, buffers, part, size, now)
+        elif group.whole:
+            fault = self._too_large(stop - start, size) or self._overloaded(topic, now)
+            self._refuse(client, (group.base + start, group.base + stop), fault)
+        else:
+            self._admit_some(client, topic, group, buffers, part, now)
+
+    def _admit_some(
+        self,
+        client: Client,
+        topic: Topic,
+        group: Group,
+        buffers: list[Sequence[Any]] | None,
+        part: Range,
+        now: float,
+    ) -> None:
+        """Admit the first items of a group, as many as there is room for."""
+        start, stop = part
+        while start < stop:
+            end, size = start, 0
+            while end < stop:
+                own = self._size(group, buffers, (end, end + 1))
+                if not self._fits(client, topic, end + 1 - start, size + own):
+                    break
+                end, size = end + 1, size + own
+            if end > start:
+                self._enter(client, topic, group, buffers, (start, end), size, now)
+                start = end
+                continue
+            fault = self._too_large(1, own)
+            end = stop if fault is None else start + 1
+            self._refuse(
+                client, (group.base + start, group.base + end), fault or self._overloaded(topic, now)
+            )
+            start = end
+
+    def _size(self, group: Group, buffers: list[Sequence[Any]] | None, part: Range) -> int:
+        start, stop = part
+        if stop - start == len(group.items):
+            return self._measure(group.items, buffers)
+        return self._measure(group.items[start:stop], buffers[start:stop] if buffers is not None else None)
+
+    def _enter(
+        self,
+        client: Client,
+        topic: Topic,
+        group: Group,
+        buffers: list[Sequence[Any]] | None,
+        part: Range,
+        size: int,
+        now: float,
+    ) -> None:
+        start, stop = part
         items, own, costs, later = group.items, buffers, group.costs, group.later_ms
         if start or stop < len(items):
             items = items[start:stop]
             own = own[start:stop] if own is not None else None
             costs = costs[start:stop] if costs is not None else None
             later = later[start:stop] if later is not None else None
-        size = self._measure(items, own)
-        room = self._room(client, topic, size)
-        if room < stop - start:
-            fits = 0 if group.whole else max(room, 0)
-            fault = self._too_large(group, stop - start, size) or self._overloaded(topic, now)
-            self._refuse(client, (group.base + start + fits, group.base + stop), fault)
-            if fits:
-                self._admit(client, group, buffers, (start, start + fits), now)
-            return
         held = Held(
             owner=client,
             principal=client.principal,
@@ -138,9 +184,6 @@ class Ledger:
             again=group.again,
             later=[ms / 1000 for ms in later] if later is not None else None,
         )
-        self._enter(client, topic, held, now)
-
-    def _enter(self, client: Client, topic: Topic, held: Held, now: float) -> None:
         held.bucket = self._deadlines.add(held.deadline, held)
         client.hold(held)
         count = held.open
@@ -153,24 +196,27 @@ class Ledger:
         topic.backlog.push(Span(held, 0, count))
         self._topics.touch(topic)
 
-    def _room(self, client: Client, topic: Topic, size: int) -> int:
-        """Return how many more items this client may have here; 0 where a bound in bytes is reached."""
+    def _fits(self, client: Client, topic: Topic, items: int, size: int) -> bool:
+        """Return whether no bound would be passed with so many more items of so many bytes."""
         limits = self._limits
-        if client.size + size > limits.client_bytes or topic.size + size > limits.topic_bytes:
-            return 0
-        return min(limits.client_items - client.items, limits.topic_items - topic.items)
+        return (
+            client.items + items <= limits.client_items
+            and topic.items + items <= limits.topic_items
+            and client.size + size <= limits.client_bytes
+            and topic.size + size <= limits.topic_bytes
+        )
 
-    def _too_large(self, group: Group, count: int, size: int) -> Fault | None:
+    def _too_large(self, count: int, size: int) -> Fault | None:
         """Return why a request would not even fit into an empty broker: to come back later would not help."""
         limits = self._limits
         items = min(limits.client_items, limits.topic_items)
-        if group.whole and count > items:
+        if count > items:
             text = (
                 f"the request has {count} items, at most {items} are held for a client: send fewer at a time"
             )
             return Fault("too_large", text)
         most = min(limits.client_bytes, limits.topic_bytes)
-        if (group.whole or count == 1) and size > most:
+        if size > most:
             text = f"the request has {size} bytes, at most {most} are held for a client: send fewer at a time"
             return Fault("too_large", text)
         return None
