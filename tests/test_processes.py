@@ -39,14 +39,14 @@ def test_a_note_tells_what_its_writer_was_doing(clock: list[int]) -> None:
     childs = Note.attach(os.dup(parents.descriptor))
     assert parents.read() == Noted(bytes(8), 0, 0, 0, "loading")
     childs.show("ready")
-    childs.begin(b"epoch  1", 7, 0.000_000_5)
-    assert parents.read() == Noted(b"epoch  1", 7, 0, 1_500, "ready", 1_000, 1_000)
+    childs.begin(b"epoch  1", 7, 0.000_000_5, apart=True)
+    assert parents.read() == Noted(b"epoch  1", 7, 0, 1_500, "ready", 1_000, 1_000, True)
     clock[0] = 1_400
     childs.progress(0.000_001)
-    assert parents.read() == Noted(b"epoch  1", 7, 0, 2_400, "ready", 1_000, 1_400)
+    assert parents.read() == Noted(b"epoch  1", 7, 0, 2_400, "ready", 1_000, 1_400, True)
     childs.finish(7)
     childs.show("draining")
-    assert parents.read() == Noted(b"epoch  1", 7, 7, 2_400, "draining", 1_000, 1_400)
+    assert parents.read() == Noted(b"epoch  1", 7, 7, 2_400, "draining", 1_000, 1_400, True)
     childs.close()
     assert parents.read().finished == 7
     parents.clear()
@@ -65,13 +65,25 @@ def test_what_finished_under_another_broker_does_not_count(clock: list[int]) -> 
     note.close()
 
 
+def test_a_note_remembers_how_far_each_broker_was_served(clock: list[int]) -> None:
+    note = Note.create()
+    for epoch, batch in ((b"epoch  1", 7), (b"epoch  2", 3), (b"epoch  1", 8), (b"epoch  3", 1)):
+        note.begin(epoch, batch, 1.0)
+        note.finish(batch)
+    assert note.read().others == ((b"epoch  1", 8), (b"epoch  2", 3))
+    for number in range(20):
+        note.begin(b"epoch %2d" % number, 1, 1.0)
+    assert note.read().others == tuple((b"epoch %2d" % number, 1) for number in range(18, 10, -1))
+    note.close()
+
+
 def test_a_writing_cut_off_by_death_leaves_what_stood_before(clock: list[int]) -> None:
     note = Note.create()
     note.begin(b"epoch  1", 7, 1.0)
     whole = note.read()
     count = int.from_bytes(os.pread(note.descriptor, 8, 0), "little")
     # As far as a writer can come without saying that it is through.
-    os.pwrite(note.descriptor, b"\xff" * 40, 64 if count % 2 else 128)
+    os.pwrite(note.descriptor, b"\xff" * 40, 64 if count % 2 else 320)
     assert note.read() == whole
     note.close()
 

@@ -102,10 +102,10 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
         b"\x94\xa1n\xa11\xc4\x02{}\xa6cuda:0",
     ),
     (
-        Batch(*HEAD, EPOCH, 9, 1, [Span(ORIGIN, 5, 250, [b"a", b"b"], [0, 2], [0, 10])], "k"),
+        Batch(*HEAD, EPOCH, 9, 1, [Span(ORIGIN, 5, 250, [b"a", b"b"], [0, 2], [0, 10])], "k", True),
         2,
-        b"\x01\x99\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x96\xc4\x08origin..\x05\xcc\xfa"
-        b"\x92\xc4\x01a\xc4\x01b\x92\x00\x02\x92\x00\n\xa1k",
+        b"\x01\x9a\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x96\xc4\x08origin..\x05\xcc\xfa"
+        b"\x92\xc4\x01a\xc4\x01b\x92\x00\x02\x92\x00\n\xa1k\xc3",
     ),
     (Progress(*HEAD, EPOCH, 9), 0, b"\x01\x96\xa8PROGRESS" + HEAD_BYTES + b"\xc4\x08epoch...\t"),
     (
@@ -133,12 +133,16 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
     (Returned(*HEAD, EPOCH, [9, 10]), 0, b"\x01\x96\xa8RETURNED" + HEAD_BYTES + b"\xc4\x08epoch...\x92\t\n"),
     (Draining(*HEAD), 0, b"\x01\x94\xa5DRAIN" + HEAD_BYTES),
     (
-        Children(*HEAD, "bert", [Child(INCARNATION, False, EPOCH, 9, 8, -9, "killed", 1, "cuda:0", "dead")]),
+        Children(
+            *HEAD,
+            "bert",
+            [Child(INCARNATION, False, EPOCH, 9, 8, -9, "killed", 1, "cuda:0", "dead", [(ORIGIN, 4)])],
+        ),
         0,
         b"\x01\x96\xa8CHILDREN"
         + HEAD_BYTES
-        + b"\xa4bert\x91\x9a\xc4\x08incarna.\xc2\xc4\x08epoch...\t\x08\xf7"
-        b"\xa6killed\x01\xa6cuda:0\xa4dead",
+        + b"\xa4bert\x91\x9b\xc4\x08incarna.\xc2\xc4\x08epoch...\t\x08\xf7"
+        b"\xa6killed\x01\xa6cuda:0\xa4dead\x91\x92\xc4\x08origin..\x04",
     ),
 ]
 

@@ -238,6 +238,8 @@ class Batch(Message, frozen=True, tag="BATCH"):
     attempt: Positive
     spans: list[Span]
     key: Key = ""
+    apart: bool = False
+    """Under these items a process died; if another does, that says nothing of the model."""
 
 
 class Progress(Message, frozen=True, tag="PROGRESS"):
@@ -306,6 +308,8 @@ class Child(Struct, frozen=True, array_like=True, gc=False):
     restarts: Count = 0
     gpu: Word = ""
     state: Word = ""
+    others: Annotated[list[tuple[Token, Count]], Meta(max_length=64)] = []
+    """Other epochs, each with the last of its batches that the model began: all of those came to an end."""
 
 
 class Children(Message, frozen=True, tag="CHILDREN"):

@@ -174,7 +174,7 @@ class ModelProcess:
 
     def _run_job(self, runner: Runner, job: Job) -> None:
         work = Work(*job.work())
-        self._note.begin(job.epoch, job.number, job.lease)
+        self._note.begin(job.epoch, job.number, job.lease, apart=job.apart)
         ran = runner.run(work)
         self._note.finish(job.number)
         with self._lock:

@@ -47,12 +47,20 @@ class Noted(NamedTuple):
     state: str
     begun_at: int = 0
     progress_at: int = 0
+    apart: bool = False
+    """Whether the batch is tried apart, because a process died under its items."""
+    others: tuple[tuple[bytes, int], ...] = ()
+    """Other brokers' epochs, the latest first, each with its last batch that began."""
 
+
+OTHERS = 8
+"""Other brokers that a note remembers."""
 
 _NOTHING = Noted(bytes(8), 0, 0, 0, "loading")
-_RECORD = struct.Struct("<8sQQQ16sQQ")
-_PLACES = (64, 128)
-_SIZE = 192
+_RECORD = struct.Struct("<8sQQQ16sQQ?" + "8sQ" * OTHERS)
+_NOBODY = (bytes(8), 0) * OTHERS
+_PLACES = (64, 320)
+_SIZE = 576
 
 
 class Note:
@@ -88,13 +96,19 @@ class Note:
         with self._lock:
             self._write(_NOTHING)
 
-    def begin(self, epoch: bytes, batch: int, lease: float) -> None:
-        """Write that a batch begins, and how many seconds it may run."""
+    def begin(self, epoch: bytes, batch: int, lease: float, *, apart: bool = False) -> None:
+        """Write that a batch begins, how many seconds it may run, and whether it is tried apart."""
         now = time.monotonic_ns()
         until = now + int(lease * 1e9)
         with self._lock:
-            finished = self._noted.finished if epoch == self._noted.epoch else 0
-            self._write(Noted(epoch, batch, finished, until, self._noted.state, now, now))
+            before = self._noted
+            finished, others = before.finished, before.others
+            if epoch != before.epoch:
+                finished = 0
+                others = tuple(one for one in others if one[0] != epoch)
+                if before.begun:
+                    others = ((before.epoch, before.begun), *others)[:OTHERS]
+            self._write(Noted(epoch, batch, finished, until, before.state, now, now, apart, others))
 
     def finish(self, batch: int) -> None:
         """Write that the batch came to an end."""
@@ -119,8 +133,10 @@ class Note:
             found = _RECORD.unpack_from(self._map, _PLACES[count % 2])
             if self._count[0] == count:
                 break
-        epoch, begun, finished, until, state, begun_at, progress_at = found
-        return Noted(epoch, begun, finished, until, state.rstrip(b"\0").decode(), begun_at, progress_at)
+        epoch, begun, finished, until, state, begun_at, progress_at, apart, *others = found
+        told = tuple((one, last) for one, last in zip(others[::2], others[1::2], strict=True) if last)
+        state = state.rstrip(b"\0").decode()
+        return Noted(epoch, begun, finished, until, state, begun_at, progress_at, apart, told)
 
     def close(self) -> None:
         """Let go of the memory."""
@@ -131,10 +147,12 @@ class Note:
     def _write(self, noted: Noted) -> None:
         self._noted = noted
         count = self._count[0] + 1
-        epoch, begun, finished, until, state, begun_at, progress_at = noted
+        epoch, begun, finished, until, state, begun_at, progress_at, apart, others = noted
+        told = _NOBODY if not others else (*(part for one in others for part in one), *_NOBODY)[: 2 * OTHERS]
         _RECORD.pack_into(
             *(self._map, _PLACES[count % 2]),
-            *(epoch, begun, finished, until, state.encode(), begun_at, progress_at),
+            *(epoch, begun, finished, until, state.encode(), begun_at, progress_at, apart),
+            *told,
         )
         self._count[0] = count
 

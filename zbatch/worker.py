@@ -198,7 +198,9 @@ class Supervisor:
         ready_once = seen.state != "loading"
         place.failed_loads = 0 if ready_once else place.failed_loads + 1
         place.restarts += 1
-        pause = place.brake.died(finished=bool(seen.finished))
+        # A poison item ends several processes until it is found; that says nothing of the model.
+        expected = seen.apart and seen.begun != seen.finished
+        pause = 0.0 if expected else place.brake.died(finished=bool(seen.finished or seen.others))
         if not ready_once:
             pause = max(pause, LOAD_PAUSE * 2.0 ** (place.failed_loads - 1))
         place.start_at = now + pause
@@ -274,6 +276,7 @@ class Supervisor:
             place.restarts,
             place.slot.gpu,
             seen.state if alive else "dead",
+            list(seen.others),
         )
         self._perform(self._core.changed(report, now))
 

@@ -82,6 +82,15 @@ def test_batches_run_one_at_a_time_in_the_order_handed_over() -> None:
     assert begin(core).number == 2
 
 
+def test_a_batch_says_whether_it_is_tried_apart() -> None:
+    core = serving()
+    hand(core, 1)
+    hand(core, 2, apart=True)
+    first = begin(core)
+    answer(core, first, b"y")
+    assert (first.apart, begin(core).apart) == (False, True)
+
+
 def test_with_nothing_handed_over_nothing_begins() -> None:
     assert serving().begin(0.0) == (None, [])
 

@@ -62,9 +62,10 @@ def hand(
     connection: int = 1,
     epoch: bytes = EPOCH,
     now: float = 0.0,
+    apart: bool = False,
 ) -> list[Send]:
     """Let a broker hand over a batch; what it has received so far is not said."""
-    batch = Batch(conn(connection), 1 + number, 0, epoch, number, 1, list(spans) or [span()])
+    batch = Batch(conn(connection), 1 + number, 0, epoch, number, 1, list(spans) or [span()], apart=apart)
     return core.handle(peer, batch, frames or [], now)
 
 

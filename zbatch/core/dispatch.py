@@ -203,9 +203,10 @@ class Dispatcher:
             reason=child.reason,
             held=sum(handed.items for handed in worker.holds.values()),
         )
+        begun = child.begun if child.epoch == self._epoch else dict(child.others).get(self._epoch, 0)
         guilty = child.begun if child.epoch == self._epoch and child.begun != child.finished else 0
         for handed in sorted(worker.holds.values(), key=_number, reverse=True):
-            ran = child.epoch == self._epoch and handed.number <= child.begun
+            ran = handed.number <= begun
             if handed.number == guilty:
                 verdict = retry.died_running(handed.spans)
             elif ran:
@@ -300,7 +301,7 @@ class Dispatcher:
             )
         link = handed.worker.link
         key = handed.spans[0].held.key
-        message = Batch(*link.stamp(), self._epoch, handed.number, handed.attempt, spans, key)
+        message = Batch(*link.stamp(), self._epoch, handed.number, handed.attempt, spans, key, handed.suspect)
         handed.sent_number = message.number
         return Send(link.peer, message, frames)
 

@@ -100,6 +100,11 @@ class Job:
         """The broker's number for it."""
         return self.batch.batch
 
+    @property
+    def apart(self) -> bool:
+        """Whether its items are tried apart because a process died under them."""
+        return self.batch.apart
+
     def ids(self) -> list[tuple[bytes, int]]:
         """Return origin and id of each item."""
         return [(span.origin, span.base + at) for span in self.batch.spans for at in range(len(span.items))]
