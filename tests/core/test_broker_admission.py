@@ -327,7 +327,7 @@ def test_a_welcome_names_epoch_limits_and_missing_ids() -> None:
     cluster = Cluster(limits=Limits(message_bytes=1 << 20))
     client = cluster.client()
     assert client.says(Hello, client.life, "client", 1, [(4, 6)], 6) == [
-        Welcome(client.conn, 1, 1, EPOCH, 1, [(4, 6)], 1 << 20, [])
+        Welcome(client.conn, 2, 1, EPOCH, 1, [(4, 6)], 1 << 20, [])
     ]
 
 

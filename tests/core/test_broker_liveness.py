@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from tests.core.driving import EPOCH, Cluster, beats, dies, ready
+from typing import Any
+
+from tests.core.driving import EPOCH, Cluster, Peer, beats, dies, ready
 from tests.core.hearing import batch_ids, batches, handed, outcomes
-from zbatch.messages import Beat, Bye, Cancel, Children, Hello, Pulse, Recall, Welcome, Who
+from zbatch.messages import Batch, Beat, Bye, Cancel, Children, Hello, Pulse, Recall, Welcome, Who
 
 # With the defaults: suspect after 3 s, lost after 12 s of silence, gone after 4 s without its connection,
 # a client with open requests after 10 s.
@@ -18,6 +20,41 @@ def test_a_stranger_is_asked_who_it_is_and_told_from_where_on_nothing_was_taken(
     worker = cluster.worker()
     worker.says(Bye)  # message 3
     assert worker.says(Beat) == [Who(worker.conn, 0, 3)]
+
+
+def says_hello_again(peer: Peer, *, now: float = 0.0) -> list[Any]:
+    return peer.says(Hello, peer.life, peer.role, 1, incarnation=peer.incarnation, now=now)
+
+
+def test_what_is_on_its_way_when_a_worker_says_its_hello_again_is_not_lost() -> None:
+    cluster = Cluster()
+    old, client = cluster.worker(), cluster.client()
+    worker = cluster.again(old, now=1.0)
+    worker.received = 0
+    client.asks(0, 4, now=1.0)
+    assert [type(one) for one in says_hello_again(worker, now=1.0)] == [Batch, Welcome]
+    assert handed(cluster.worker("w2", now=1.0)) == []
+
+
+def test_what_is_on_its_way_when_a_client_says_its_hello_again_is_not_missing() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    client.asks(0, 1)
+    (batch,) = batches(worker.told())
+    worker.answers(batch)
+    hello = (client.life, client.role, 1, [(0, 1)], 1)
+    result, welcome = client.says(Hello, *hello)
+    assert (result.number, welcome.number, welcome.missing) == (2, 3, [])
+
+
+def test_a_hello_of_a_connection_that_began_elsewhere_is_asked_for_a_new_one() -> None:
+    cluster = Cluster()
+    worker = cluster.worker()
+    hello = Hello(worker.conn, 1, 0, worker.life, "worker", 1)
+    (sent,) = cluster.core.handle(b"B\0else", hello, (), 1.0)
+    assert (sent.peer, sent.message) == (b"B\0else", Who(worker.conn, 0, 0))
+    assert cluster.core.handle(b"B\0else", hello, (), 1.5) == []
+    assert cluster.core.links.by_life[worker.life].peer == worker.peer
 
 
 def test_a_stranger_is_asked_at_most_so_often() -> None:

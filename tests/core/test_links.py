@@ -52,6 +52,15 @@ def test_a_second_hello_on_one_connection_begins_its_numbers_again() -> None:
     assert link.stamp() == (b"conn...2", 1, 1)
 
 
+def test_a_hello_said_again_changes_no_numbers() -> None:
+    links = Links()
+    first = introduced(links, 1, hello())
+    first.stamp()
+    first.acked = 1
+    link = introduced(links, 1, hello())
+    assert (link.stamp(), link.acked) == ((b"conn...1", 2, 1), 1)
+
+
 def test_a_life_does_not_change_its_role() -> None:
     links = Links()
     link = links.introduce(peer(1, BACK), hello(role="worker"), 0.0)

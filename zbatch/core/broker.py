@@ -176,6 +176,13 @@ class BrokerCore:
             if type(message) is not Bye and self.links.may_ask(peer, now):
                 self._out.append(Send(peer, Who(message.conn, 0, max(0, message.number - 1))))
             return
+        known = self.links.by_life.get(message.life)
+        said_again = known is not None and known.conn == message.conn
+        if known is not None and said_again and known.peer != peer:
+            # Numbers that began on another connection cannot go on here: some may be lost with it.
+            if self.links.may_ask(peer, now):
+                self._out.append(Send(peer, Who(message.conn, 0, 0)))
+            return
         link = self.links.introduce(peer, message, now)
         if link is None:
             self.count("refused_hellos")
@@ -183,11 +190,11 @@ class BrokerCore:
         self._watch_from(link, now + self.settings.timing.suspect)
         missing = []
         if link.role == "client":
-            client = self.ledger.welcome(link)
+            client = self.ledger.welcome(link, anew=not said_again)
             missing = self.ledger.reconcile(client, message.open, message.next)
         elif link.role == "worker":
             named = message.open if message.epoch == self.epoch else []
-            self.dispatcher.welcome(link, message.incarnation, named)
+            self.dispatcher.welcome(link, message.incarnation, named, message.ack if said_again else None)
         limit = self.settings.limits.message_bytes
         welcome = Welcome(*link.stamp(), self.epoch, 1, missing, limit, self._unserved(link))
         self._out.append(Send(peer, welcome))

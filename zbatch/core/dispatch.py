@@ -76,8 +76,11 @@ class Dispatcher:
 
     # --- coming and going --------------------------------------------------------------------------
 
-    def welcome(self, link: Link, incarnation: bytes, named: Sequence[Range]) -> None:
-        """Learn that a worker is on this connection now, and which of this epoch's batches it holds."""
+    def welcome(self, link: Link, incarnation: bytes, named: Sequence[Range], since: int | None) -> None:
+        """Learn that a worker is on this connection now, and which of this epoch's batches it holds.
+
+        ``since`` is the last message that it had received on this very connection; None: it is a new one.
+        """
         if incarnation:
             self._incarnations[link.life] = incarnation
         worker = self.workers.get(link.life)
@@ -86,10 +89,11 @@ class Dispatcher:
         worker.link = link
         worker.gone = None
         worker.suspect = False
-        self._return_unnamed(worker, named, None)
-        for handed in worker.holds.values():
-            # The numbers begin anew; what was named has arrived.
-            handed.sent_number = 0
+        self._return_unnamed(worker, named, since)
+        if since is None:
+            for handed in worker.holds.values():
+                # The numbers begin anew; what was named has arrived.
+                handed.sent_number = 0
         self._changed(worker)
 
     def ready(self, link: Link, ready: Ready, now: float) -> None:

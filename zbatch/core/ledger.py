@@ -57,13 +57,15 @@ class Ledger:
 
     # --- coming in ---------------------------------------------------------------------------------
 
-    def welcome(self, link: Link) -> Client:
+    def welcome(self, link: Link, *, anew: bool = True) -> Client:
         """Return the client behind a connection, on this connection from now on."""
         client = self.clients.get(link.life)
         if client is None:
             client = self.clients[link.life] = Client(link, link.life)
-        else:
+        elif anew:
             client.reconnected(link)
+        else:
+            client.link = link
         return client
 
     def request(self, client: Client, request: Request, frames: Sequence[Any], now: float) -> None:

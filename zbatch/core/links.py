@@ -76,6 +76,9 @@ class Links:
                 return None
             self.by_peer.pop(old.peer, None)
         link = Link(peer, hello.conn, hello.life, hello.role, hello.host, hello.pid, now)
+        if old is not None and (old.peer, old.conn) == (peer, hello.conn):
+            # Said again because the answer was slow: what was sent meanwhile has its numbers.
+            link.sent, link.acked = old.sent, old.acked
         link.origin = origin_of(hello.life)
         self.by_peer[peer] = self.by_life[hello.life] = link
         self._asked.pop(peer, None)
