@@ -1,0 +1,225 @@
+"""What must hold after each step, and when all is over: the rules of the system, not how they are kept."""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import ceil, log2
+from typing import TYPE_CHECKING, Any
+
+from tests.simulator.brokers import Broker
+from tests.simulator.callers import Asked, buffers_of
+from zbatch.core.backlog import RUNNING
+from zbatch.core.retry import ATTEMPTS
+
+if TYPE_CHECKING:
+    from tests.simulator.lives import Life
+
+ANYBODYS = {
+    "deadline_exceeded",
+    "no_workers",
+    "broker_unreachable",
+    "worker_lost",
+    "overloaded",
+    "too_large",
+    "unknown_topic",
+    "client_closed",
+}
+"""Errors that are no item's own fault."""
+
+FEW = 3
+"""Deadly items that HEALED leaves time for."""
+
+LATE_ERRORS = {"deadline_exceeded", "no_workers", "broker_unreachable"}
+
+
+class Checks:
+    """Looks at a life from outside and inside."""
+
+    def __init__(self, life: Life) -> None:
+        self._life = life
+        self._again: list[Asked] = []
+
+    # --- after each step ---------------------------------------------------------------------------
+
+    def hold(self) -> None:
+        """Check what must hold at any time."""
+        for broker in self._life.brokers:
+            if broker.alive:
+                self._bounds_hold(broker)
+
+    def _bounds_hold(self, broker: Broker) -> None:
+        core, limits = broker.core, self._life.limits
+        for topic in core.topics.all.values():
+            assert 0 <= topic.items <= limits.topic_items, f"{topic.name} holds {topic.items} items"
+            assert 0 <= topic.size <= limits.topic_bytes, f"{topic.name} holds {topic.size} bytes"
+        for client in core.ledger.clients.values():
+            assert 0 <= client.items <= limits.client_items, f"a client has {client.items} items"
+            assert 0 <= client.size <= limits.client_bytes, f"a client has {client.size} bytes"
+        for worker in core.dispatcher.workers.values():
+            assert len(worker.holds) <= worker.ready.slots, f"a worker holds {len(worker.holds)} batches"
+            for handed in worker.holds.values():
+                assert handed.items <= worker.room.items, f"a batch has {handed.items} items"
+
+    # --- when faults have stopped ------------------------------------------------------------------
+
+    def have_time(self, seconds: float) -> list[Asked]:
+        """Return the open calls that have so much time left; none where deadly items may take all of it."""
+        deadly = sum(item[:1] in b"!~" for one in self._life.asked for item in one.items)
+        if deadly > FEW:
+            return []
+        return [
+            one
+            for one in self._life.asked
+            if not one.over
+            and one.deadline - one.client.now() >= seconds
+            and all(item[:1] == b"c" for item in one.items)
+        ]
+
+    def ended_well(self, enough: list[Asked]) -> None:
+        """Check every outcome: own, and no error of time where there was time enough."""
+        for asked in self._life.asked:
+            if asked.outcomes:
+                assert self._may_be(asked), f"{asked.items} ended as {asked.outcomes}"
+            elif asked.client.alive:
+                assert asked.cancelled, f"{asked.items} has no outcome"
+        for asked in enough:
+            late = LATE_ERRORS & codes(asked)
+            unserved = asked.call.mark[0] not in self._life.farms
+            assert not late or unserved, f"{asked.items} had time enough and ended as {asked.outcomes}"
+        self._runs_are_bounded()
+
+    def _may_be(self, asked: Asked) -> bool:
+        """Return whether each item ended in its own output, or in an error that it may have."""
+        outcome = asked.outcomes[0]
+        ends: list[Any] = [outcome] * len(asked.items) if isinstance(outcome, str) else outcome
+        return all(
+            self._is_right(item, mine, end)
+            for item, mine, end in zip(asked.items, own(asked), ends, strict=True)
+        )
+
+    def _is_right(self, item: bytes, mine: Any, end: Any) -> bool:
+        life = self._life
+        if not isinstance(end, str):
+            return bool(end == mine and item[:1] not in b"!?~")
+        if end in ANYBODYS:
+            return True
+        if end == "poison_item":
+            # A signal from outside looks like a death of its own.
+            return item[:1] in b"!~" or not life.calm
+        return end == "model_failed" and item[:1] == b"?"
+
+    def _runs_are_bounded(self) -> None:
+        ran: Counter[tuple[bytes, bytes]] = Counter()
+        for host in self._life.hosts:
+            ran.update(host.ran)
+        size = max(farm.offer.batch_size for farm in self._life.farms.values())
+        most = ATTEMPTS + ceil(log2(size)) + 1 if size > 1 else ATTEMPTS + 1
+        # What a client asks again after its outcome was lost with a connection begins anew.
+        again = {
+            item: sum(dealer.connections for dealer in asked.client.dealers)
+            for asked in self._life.asked
+            for item in asked.items
+        }
+        for (_, item), times in ran.items():
+            assert times <= most * max(1, again[item]), f"{item!r} ran {times} times in one life of a broker"
+        if not self._life.idempotent:
+            runs: Counter[bytes] = Counter()
+            for (_, item), times in ran.items():
+                runs[item] += times
+            twice = [item for item, times in runs.items() if times > 1]
+            assert not twice, f"these must not run twice: {twice}"
+
+    def work_again(self) -> None:
+        """Check that every client is served now, whatever happened before."""
+        life = self._life
+        self._again = []
+        for caller in life.callers:
+            for topic in life.farms:
+                before = len(caller.asked)
+                life.ask(caller, topic, 1, 60.0, plain=True)
+                self._again += caller.asked[before:]
+
+    def is_empty(self) -> bool:
+        """Return whether everything has ended and been let go of."""
+        return not self._left()
+
+    def nothing_is_left(self) -> None:
+        """Check that all has ended, in the clients and in every table of the brokers."""
+        left = self._left()
+        assert not left, f"left over: {left}"
+        for asked in self._again:
+            full = self._life.tight and {"overloaded", "too_large", "unknown_topic"} & codes(asked)
+            assert full or asked.outcomes == [own(asked)], f"{asked.items} ended as {asked.outcomes}"
+
+    def _left(self) -> list[Any]:
+        life = self._life
+        left: list[Any] = [asked.items for asked in self._again if not asked.outcomes]
+        left += [f"{caller.name} is busy" for caller in life.callers if not caller.core.is_idle]
+        for broker in life.brokers:
+            core = broker.core
+            for topic in core.topics.all.values():
+                sizes = (topic.items, topic.size, topic.running, topic.backlog.items, len(topic.suspects))
+                if any(sizes) or topic.suspect_running is not None:
+                    left.append((broker.name, topic.name, sizes))
+                hosts = sum(1 for host in life.hosts if host.farm.offer.topic == topic.name)
+                if (topic.roster.idle, len(topic.roster)) != (hosts, hosts):
+                    left.append((broker.name, topic.name, "idle", topic.roster.idle, len(topic.roster)))
+            for client in core.ledger.clients.values():
+                if not client.is_empty or client.items or client.size:
+                    left.append((broker.name, "client", client.items, client.size))
+            workers = core.dispatcher.workers.values()
+            left += [(broker.name, "holds", worker.holds) for worker in workers if worker.holds]
+            if len(core.dispatcher.children) != len(life.hosts):
+                left.append((broker.name, "children", len(core.dispatcher.children)))
+            if set(core.links.by_peer.values()) != set(core.links.by_life.values()):
+                left.append((broker.name, "links", len(core.links.by_peer), len(core.links.by_life)))
+        return left
+
+    # --- what was met ------------------------------------------------------------------------------
+
+    def place_of(self, asked: Asked) -> str:
+        """Return where a call is now, by what the brokers know."""
+        life = asked.client.core._life
+        for broker in self._life.brokers:
+            client = broker.core.ledger.clients.get(life) if broker.alive else None
+            group = asked.call.group
+            if client is None or group is None:
+                continue
+            for held in client.groups():
+                if held.base <= group.base < held.base + len(held.state):
+                    return "it runs" if held.state.find(RUNNING) >= 0 else "it waits"
+        return "no broker has it"
+
+    def load_of(self, broker: Broker) -> str:
+        """Return what a broker has in hand."""
+        topics = broker.core.topics.all.values()
+        if any(topic.backlog.items for topic in topics):
+            return "items wait"
+        return "items run" if any(topic.items for topic in topics) else "it is idle"
+
+    def summary(self) -> Counter[str]:
+        """Return what happened in this life."""
+        met = self._life.met.copy()
+        for broker in self._life.brokers:
+            if broker.alive:
+                broker.die()
+            met.update({f"broker: {name}": count for name, count in broker.counters.items()})
+        for asked in self._life.asked:
+            for code in codes(asked):
+                met[f"outcome {code}"] += 1
+            met["outcome result"] += any(outcome == own(asked) for outcome in asked.outcomes)
+            met["cancelled"] += asked.cancelled
+        return met
+
+
+def codes(asked: Asked) -> set[str]:
+    """Return the errors among what became of a call's items."""
+    ended = [one for out in asked.outcomes for one in ([out] if isinstance(out, str) else out)]
+    return {one for one in ended if isinstance(one, str)}
+
+
+def own(asked: Asked) -> list[Any]:
+    """Return what the model makes of a call's items."""
+    return [
+        (b"y" + item, [b"y" + one for one in buffers_of(item)] if asked.rich else []) for item in asked.items
+    ]
