@@ -137,7 +137,14 @@ class Life:
         self._run(lambda: world.now >= TROUBLE)
         self.faults.stop()
         enough = self.checks.have_time(HEALED)
-        self._run(lambda: all(asked.over for asked in self.asked))
+        waiting = self.asked
+
+        def all_over() -> bool:
+            while waiting and waiting[-1].over:
+                waiting.pop()
+            return not waiting
+
+        self._run(all_over)
         self.checks.ended_well(enough)
         # What is lost in a wound that has not healed may have run: a model may refuse it then.
         healed = 0.0 if self.idempotent else TROUBLE + SILENCES

@@ -20,7 +20,7 @@ class Process:
         self.stopped: float | None = None
         """Since when it has not run."""
         self.lag = 0.0
-        """For how long it did not run, in all."""
+        """For how long it did not run, in all, by its own clock."""
         self.dealers: list[Dealer] = []
         self.inbox: deque[Any] = deque()
         self._due = float("inf")
@@ -81,7 +81,7 @@ class Process:
         """Let it run again."""
         if self.stopped is None:
             return
-        self.lag += self.world.now - self.stopped
+        self.lag += self.clock.shown(self.world.now - self.stopped)
         self.stopped = None
         for dealer in self.dealers:
             dealer.asleep = False

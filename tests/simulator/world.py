@@ -72,6 +72,10 @@ class Clock:
         """Return what it shows."""
         return self._offset + self._world.now * self._rate
 
+    def shown(self, seconds: float) -> float:
+        """Return what it shows of so many seconds of the world."""
+        return seconds * self._rate
+
     def left(self, due: float) -> float:
         """Return in how many seconds of the world it will show ``due``."""
         return max(0.0, (due - self.now()) / self._rate)
