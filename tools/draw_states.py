@@ -42,7 +42,8 @@ WHO_IS = {
 }
 """OTHER and MOVED are the client and the worker on a second connection."""
 
-EPOCH, CONN, INCARNATION = b"epoch..1", b"conn...1", b"incarn.1"
+EPOCH, INCARNATION = b"epoch..1", b"incarn.1"
+CONN, NEXT_CONN = b"conn...1", b"conn...2"
 BEAT, SUSPECT = Timing().beat, Timing().suspect
 
 Row = Sequence[str]
@@ -266,7 +267,7 @@ def worker_rows() -> list[Row]:
         stage.hear(WORKER, say.Beat)
 
     def comes_back(stage: Stage) -> None:
-        stage.hello(MOVED, incarnation=INCARNATION)
+        stage.hello(MOVED, conn=NEXT_CONN, incarnation=INCARNATION)
 
     experiments: list[tuple[Callable[[], Stage], str, Callable[[Stage], object]]] = [
         (Stage, "READY", lambda stage: stage.serves()),
@@ -339,7 +340,9 @@ def broker_link_rows() -> list[Row]:
         (stranger, "a second one within a second", twice, CLIENT),
         (stranger, "BYE", lambda stage: stage.hear(CLIENT, say.Bye), CLIENT),
         (known, "a message with another conn", lambda s: s.hear(CLIENT, say.Beat, conn=b"conn...0"), CLIENT),
-        (known, "HELLO of its life on another connection", lambda stage: stage.hello(OTHER), OTHER),
+        (known, "the same HELLO again", lambda stage: stage.hello(CLIENT), CLIENT),
+        (known, "the same HELLO on another connection", lambda stage: stage.hello(OTHER), OTHER),
+        (known, "HELLO of its life, another conn", lambda stage: stage.hello(OTHER, conn=NEXT_CONN), OTHER),
         (known, "BYE", lambda stage: stage.hear(CLIENT, say.Bye), CLIENT),
         (known, "60 s without a word, nothing open", lambda stage: stage.passes(60.0, ()), CLIENT),
     ]

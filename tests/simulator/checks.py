@@ -59,6 +59,9 @@ class Checks:
             assert len(worker.holds) <= worker.ready.slots, f"a worker holds {len(worker.holds)} batches"
             for handed in worker.holds.values():
                 assert handed.items <= worker.room.items, f"a batch has {handed.items} items"
+                for span in handed.spans:
+                    held = span.held
+                    assert held.later or handed.sent < held.deadline, f"{held.items} was over when handed out"
 
     # --- when faults have stopped ------------------------------------------------------------------
 
