@@ -4,14 +4,17 @@
 #   make test             the tests
 #   make check            what a change must pass: format, lint, types, imports, tests with coverage
 #   make simulate         whole clusters under faults, from seeds
+#   make chaos            real processes under faults
 #
 #   PYTHON=python3.12     another Python (3.11 or newer)
 #   TORCH=torch==2.9.1    another torch; TORCH= (empty) runs the tests without it
 #   SEEDS=4000            how many lives are simulated
+#   MINUTES=60            how long chaos lasts
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 SEEDS ?= 100000
+MINUTES ?= 5
 ARGS ?=
 MAKE_VENV := $(PYTHON) tools/make_venv.py
 
@@ -23,7 +26,7 @@ SOURCES := zbatch tests benchmarks examples tools
 COVERED := zbatch/core/*,zbatch/wire.py,zbatch/messages.py,zbatch/payload.py,zbatch/errors.py,zbatch/config.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports coverage newest simulate bench dist clean demo-venv test-venv
+.PHONY: help demo test check lint types imports coverage newest simulate chaos bench dist clean demo-venv test-venv
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -59,6 +62,9 @@ newest:  ## the tests without torch, on the newest Python of this machine
 
 simulate: test-venv  ## whole clusters under seeded faults, SEEDS=100000 lives (about 40 minutes)
 	$(TEST_PYTHON) -m tests.simulator --seeds $(SEEDS) $(ARGS)
+
+chaos: test-venv  ## real processes under kill, stop, cut links and slow ones, for MINUTES=5
+	$(TEST_PYTHON) -m tests.chaos --minutes $(MINUTES) $(ARGS)
 
 bench: test-venv  ## the loads of docs/performance.md, ours and the baselines interleaved (about 5 minutes)
 	$(TEST_PYTHON) -m benchmarks $(ARGS)
