@@ -366,7 +366,7 @@ def client_link_rows() -> list[Row]:
             continue
         tags = [str(type(one.message).__struct_config__.tag) for one in said if isinstance(one, Send)]
         before = "introduced" if known else "not introduced"
-        after = "introduced" if core._session.welcomed else "not introduced"
+        after = "introduced" if core._brokers.asked.welcomed else "not introduced"
         rows.append((before, what, after, ", ".join(tags) or "-"))
     return rows
 

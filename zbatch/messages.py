@@ -179,6 +179,8 @@ class Cancel(Message, frozen=True, tag="CANCEL"):
     """Nobody waits for these any more."""
 
     ids: Ranges
+    back: bool = False
+    """Wanted still, elsewhere: what no worker has here comes back as REFUSED with ``draining``."""
 
 
 class StatusAsk(Message, frozen=True, tag="STATUS?"):

@@ -7,9 +7,10 @@ from itertools import count
 from typing import Any
 
 from zbatch.config import Timing
+from zbatch.core.actions import Send
 from zbatch.core.calls import Action, Answered, Call, Failed, Finished
 from zbatch.core.client import ClientCore
-from zbatch.messages import Pulse, Refusal, Refused, Result, Results, Welcome
+from zbatch.messages import Group, Hello, Pulse, Refusal, Refused, Request, Result, Results, Welcome
 
 LIFE = b"life of a client"
 EPOCH, LATER_EPOCH = b"epoch..1", b"epoch..2"
@@ -51,10 +52,17 @@ def welcome(
 
 
 def pulse(
-    core: ClientCore, *missing: tuple[int, int], seen: int = 99, connection: int = 1, now: float = 0.0
+    core: ClientCore,
+    *missing: tuple[int, int],
+    seen: int = 99,
+    peer: bytes = FIRST,
+    connection: int = 1,
+    unserved: Sequence[str] = (),
+    now: float = 0.0,
 ) -> list[Action]:
     """Answer a beat."""
-    return core.handle(FIRST, Pulse(conn(connection), 2, seen, list(missing), seen), [], now)
+    message = Pulse(conn(connection), 2, seen, list(missing), seen, list(unserved))
+    return core.handle(peer, message, [], now)
 
 
 def call(
@@ -114,9 +122,16 @@ def result(
     return core.handle(peer, message, frames, now)
 
 
-def refuse(core: ClientCore, fault: Any, *ids: tuple[int, int], now: float = 0.0) -> list[Action]:
+def refuse(
+    core: ClientCore,
+    fault: Any,
+    *ids: tuple[int, int],
+    peer: bytes = FIRST,
+    connection: int = 1,
+    now: float = 0.0,
+) -> list[Action]:
     """Let a broker refuse some ids."""
-    return core.handle(FIRST, Refused(conn(1), 3, 9, [Refusal(list(ids), fault)]), [], now)
+    return core.handle(peer, Refused(conn(connection), 3, 9, [Refusal(list(ids), fault)]), [], now)
 
 
 def ended(actions: Sequence[Action]) -> list[Any]:
@@ -130,3 +145,16 @@ def ended(actions: Sequence[Action]) -> list[Any]:
         elif isinstance(action, Finished):
             found.append(action.call)
     return found
+
+
+def hello(connection: int, *open: tuple[int, int], next: int) -> Hello:
+    return Hello(conn(connection), 1, 0, LIFE, "client", 1, list(open), next, host="web-1", pid=12)
+
+
+def sent_again(actions: list[Any]) -> list[Group]:
+    return [
+        group
+        for one in actions
+        if isinstance(one, Send) and isinstance(one.message, Request)
+        for group in one.message.groups
+    ]

@@ -6,7 +6,8 @@ from typing import Any
 
 from tests.core.driving import EPOCH, Cluster, gives_back, group
 from tests.core.hearing import batch_ids, batches, outcomes
-from zbatch.messages import Batch, Bye, Cancel, Done, Fault, Refused, Request, Result
+from zbatch.core.ledger import GIVEN_BACK
+from zbatch.messages import Batch, Bye, Cancel, Done, Fault, Refusal, Refused, Request, Result
 
 FAILED = Fault("model_failed", "no")
 
@@ -120,6 +121,19 @@ def withdrawn() -> tuple[Cluster, Any, Any, Any, Batch, Batch]:
     cluster.turn(3.0)
     (again,) = batches(two.told())
     return cluster, one, two, client, late, again
+
+
+def test_what_a_client_asks_back_comes_back_where_no_worker_has_it() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    worker = cluster.worker(size=2)
+    client.asks(0, 2)
+    client.asks(2, 8)
+    (running, _) = batches(worker.told())
+    (refused,) = client.says(Cancel, [(0, 10)], back=True)
+    assert refused.refusals == [Refusal([(4, 10)], GIVEN_BACK)]
+    worker.answers(running)
+    assert outcomes(client.told()) == {0: b"yx0", 1: b"yx1"}
 
 
 def test_a_late_answer_counts_for_what_has_no_outcome_yet() -> None:

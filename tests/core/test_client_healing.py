@@ -2,41 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tests.core.asking import (
     FIRST,
     LATER_EPOCH,
-    LIFE,
-    SECOND,
     ask,
     call,
     call_of,
     conn,
     connected,
-    ended,
+    hello,
     pulse,
     result,
+    sent_again,
     started,
     welcome,
 )
 from zbatch.core.actions import Send
 from zbatch.core.client import RANGES
-from zbatch.messages import Beat, Group, Hello, Pulse, Request, StatusAsk, Who
-
-
-def hello(connection: int, *open: tuple[int, int], next: int) -> Hello:
-    return Hello(conn(connection), 1, 0, LIFE, "client", 1, list(open), next, host="web-1", pid=12)
-
-
-def sent_again(actions: list[Any]) -> list[Group]:
-    return [
-        group
-        for one in actions
-        if isinstance(one, Send) and isinstance(one.message, Request)
-        for group in one.message.groups
-    ]
-
+from zbatch.messages import Beat, Group, Pulse, Request, StatusAsk, Who
 
 # --- beats ---------------------------------------------------------------------------------------
 
@@ -214,65 +197,6 @@ def test_a_broker_that_does_not_answer_is_greeted_again_each_beat_while_somethin
     ask(core, call(b"a"))
     assert core.tick(1.0) == [Send(FIRST, hello(1, next=1))]
     assert core.tick(1.5) == []
-
-
-# --- several brokers -----------------------------------------------------------------------------
-
-
-def test_when_a_broker_goes_quiet_the_next_one_is_asked() -> None:
-    core = connected(brokers=2)
-    one = call(b"a")
-    ask(core, one, now=1.0)
-    assert [action.peer for action in core.tick(3.9) if isinstance(action, Send)] == [FIRST]
-    moved = core.tick(4.0)
-    assert moved[0] == Send(SECOND, hello(2, (1, 2), next=2))
-    again = welcome(core, (1, 2), peer=SECOND, connection=2, now=4.1)
-    assert sent_again(again) == [Group(1, "bert", 25_900, [b"a"], again=True)]
-    assert [action.peer for action in again if isinstance(action, Send)] == [SECOND]
-
-
-def test_the_first_outcome_counts_whichever_broker_brings_it() -> None:
-    core = connected(brokers=2)
-    one = call(b"a")
-    ask(core, one, now=1.0)
-    core.tick(4.0)
-    welcome(core, (1, 2), peer=SECOND, connection=2, now=4.1)
-    assert ended(result(core, 1, b"y", peer=FIRST, connection=1)) == [(one, b"y")]
-    assert ended(result(core, 1, b"y", peer=SECOND, connection=2)) == []
-
-
-def test_a_broker_that_answers_is_kept() -> None:
-    core = connected(brokers=2)
-    ask(core, call(b"a"), now=1.0)
-    for second in range(2, 12):
-        core.tick(float(second))
-        assert pulse(core, now=float(second)) == []
-    assert core.tick(12.5) == [Send(FIRST, Beat(conn(1), 13, 2, [(1, 2)], 2))]
-
-
-def test_where_none_answers_each_is_tried_in_turn() -> None:
-    core, _ = started(brokers=2)
-    ask(core, call(b"a", timeout=60.0))
-    tried = [
-        action.peer
-        for second in range(1, 10)
-        for action in core.tick(float(second))
-        if isinstance(action, Send) and isinstance(action.message, Hello) and action.message.number == 1
-    ]
-    assert tried == [FIRST, FIRST, SECOND, SECOND, SECOND, FIRST, FIRST, FIRST, SECOND]
-
-
-def test_the_word_of_a_broker_that_was_left_changes_nothing_else() -> None:
-    core = connected(brokers=2)
-    ask(core, call(b"a"), now=1.0)
-    core.tick(4.0)
-    assert core.handle(FIRST, Who(conn(1), 0, 0), [], 4.1) == []
-    assert welcome(core, (1, 2), peer=FIRST, connection=3, now=4.2) == []
-
-
-def test_nobody_is_left_while_nothing_waits() -> None:
-    core = connected(brokers=2)
-    assert core.tick(99.0) == []
 
 
 def test_a_pulse_that_names_nothing_asks_for_nothing() -> None:

@@ -156,7 +156,7 @@ def test_what_a_leaving_broker_hands_back_is_offered_again() -> None:
     ask(core, one)
     assert refuse(core, Fault("draining", "leaving"), (1, 2)) == []
     assert core.wakeup() == 0.05
-    assert offered(core.tick(0.05)) == [(1, True)]
+    assert offered(core.tick(0.05)) == [(1, False)]
 
 
 def test_what_waits_to_be_offered_again_may_end_meanwhile() -> None:

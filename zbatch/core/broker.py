@@ -279,7 +279,10 @@ class BrokerCore:
     def _on_cancel(self, link: Link, cancel: Cancel, _: Sequence[Any], now: float) -> None:
         client = self.ledger.clients[link.life]
         for ids in cancel.ids:
-            self.ledger.drop(client, ids)
+            if cancel.back:
+                self.ledger.give_back(client, ids)
+            else:
+                self.ledger.drop(client, ids)
 
     def _on_client_beat(self, link: Link, beat: Beat, _: Sequence[Any], now: float) -> None:
         missing = self.ledger.reconcile(self.ledger.clients[link.life], beat.open, beat.next)

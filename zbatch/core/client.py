@@ -17,6 +17,7 @@ from typing import Any
 from zbatch.config import Timing
 from zbatch.core import intervals
 from zbatch.core.actions import Send
+from zbatch.core.brokers import Brokers
 from zbatch.core.calls import Action, Answered, Call, Failed, Finished, Sent, Shown
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.intervals import Range
@@ -52,7 +53,6 @@ MESSAGE_BYTES = 1 << 20
 
 RANGES = 4_096
 
-
 _MARK = attrgetter("mark")
 _ITEM = attrgetter("item")
 _DEADLINE = attrgetter("deadline")
@@ -78,9 +78,7 @@ class ClientCore:
         """What people call the brokers, for an error that says that none answered."""
         self._host = host
         self._pid = pid
-        self._sessions = [Session(bytes([index]), mint, timing.beat) for index in range(brokers)]
-        self._active = 0
-        self._session = self._sessions[0]
+        self._brokers = Brokers(brokers, mint, timing)
         self._pending: list[Call] = []
         self._unsent: list[Sent] = []
         self._groups: dict[int, Sent] = {}
@@ -92,7 +90,6 @@ class ClientCore:
         """Ids that a broker had no room for: when to offer them again."""
         self._beat_owed = False
         self._asked_status = False
-        self._moved: float | None = None
 
     # --- what the body calls -----------------------------------------------------------------------
 
@@ -108,7 +105,7 @@ class ClientCore:
 
     def start(self, now: float) -> list[Action]:
         """Introduce this client to its broker."""
-        self._session.renew()
+        self._brokers.asked.renew()
         return [self._hello(now)]
 
     def submit(self, call: Call) -> None:
@@ -121,30 +118,31 @@ class ClientCore:
             pending, self._pending = self._pending, []
             for mark, calls in groupby(pending, _MARK):
                 self._group(mark, [call for call in calls if not call.closed], now)
-        if not self._unsent or not self._session.welcomed:
+        if not self._unsent or not self._brokers.asked.welcomed:
             return []
         unsent, self._unsent = self._unsent, []
         return self._send([(sent, 0, len(sent.items)) for sent in unsent], now)
 
     def handle(self, peer: bytes, message: AnyMessage, frames: Sequence[Any], now: float) -> list[Action]:
         """Take in what a broker says."""
-        session = self._sessions[peer[0]]
+        session = self._brokers.session(peer)
         if not session.accepts(message, now):
             return []
         match message:
             case Result():
+                self._brokers.answered()
                 return self._on_result(message, frames)
             case Refused():
-                return self._on_refused(message, now)
+                return self._on_refused(session, message, now)
             case Pulse():
-                self._beat_owed = bool(self._groups)
-                return self._resend(message.missing, message.seen, now)
+                return self._on_pulse(session, message, now)
             case Welcome():
                 return self._on_welcome(session, message, now)
             case Who():
                 self._not_taken(session.conn, message.ack)
                 session.renew()
-                return [self._hello(now)] if session is self._session else []
+                self._brokers.forsake(session)
+                return [self._hello(now)] if session is self._brokers.asked else []
             case Status():
                 self._asked_status = False
                 return [Shown(message.snapshot)]
@@ -158,19 +156,24 @@ class ClientCore:
             self._expire(sent, now, actions)
         while self._later and self._later[0][0] <= now:
             _, start, stop = heappop(self._later)
-            if self._session.welcomed:
-                actions += self._resend([(start, stop)], self._session.sent, now)
+            if self._brokers.asked.welcomed:
+                actions += self._offer_again(start, stop, now)
+            else:
+                heappush(self._later, (now + self._timing.beat, start, stop))
+        for session in list(self._brokers.left):
+            self._look_back(session, now, actions)
         self._move_if_quiet(now, actions)
-        session = self._session
+        session = self._brokers.asked
         if now >= session.speaks and (self._groups or self._beat_owed or self._asked_status):
-            actions.append(self._beat(now) if session.welcomed else self._hello(now))
+            actions.append(self._beat(session, now) if session.welcomed else self._hello(now))
         return actions
 
     def wakeup(self) -> float | None:
         """Return when to tick next, at the latest."""
         times = [self._deadlines.next(), self._later[0][0] if self._later else None]
         if self._groups or self._beat_owed or self._asked_status:
-            times.append(self._session.speaks)
+            times.append(self._brokers.asked.speaks)
+        times += [session.speaks for session in self._brokers.left]
         return min((time for time in times if time is not None), default=None)
 
     def cancel(self, call: Call, now: float) -> list[Action]:
@@ -187,16 +190,17 @@ class ClientCore:
             sent.calls[position] = None
             ids = [(sent.base + position, sent.base + position + 1)]
             self._end(sent, 1)
-        if not sent.times or not self._session.welcomed:
+        session = self._brokers.holder(sent.conn)
+        if not sent.times or not session.welcomed:
             return []
-        return [Send(self._session.peer, Cancel(*self._session.stamp(), ids))]
+        return [Send(session.peer, Cancel(*session.stamp(), ids))]
 
     def ask_status(self, now: float) -> list[Action]:
         """Ask the broker how it is."""
         self._asked_status = True
-        if not self._session.welcomed:
+        if not self._brokers.asked.welcomed:
             return []
-        return [Send(self._session.peer, StatusAsk(*self._session.stamp()))]
+        return [Send(self._brokers.asked.peer, StatusAsk(*self._brokers.asked.stamp()))]
 
     def open_calls(self) -> list[Call]:
         """Return every call without an outcome."""
@@ -209,8 +213,9 @@ class ClientCore:
         calls = self.open_calls()
         if calls:
             actions.append(Failed(calls, fault))
-        if self._session.welcomed:
-            actions.append(Send(self._session.peer, Bye(*self._session.stamp())))
+        for session in (self._brokers.asked, *self._brokers.left):
+            if session.welcomed:
+                actions.append(Send(session.peer, Bye(*session.stamp())))
         self._groups.clear()
         self._pending.clear()
         return actions
@@ -289,7 +294,7 @@ class ClientCore:
         groups: list[Group] = []
         frames: list[Any] = []
         size = 0
-        session = self._session
+        session = self._brokers.asked
         for sent, start, stop in parts:
             if not sent.open:
                 continue
@@ -387,11 +392,16 @@ class ClientCore:
             call.closed = True
             actions.append(Finished(call))
 
-    def _on_refused(self, refused: Refused, now: float) -> list[Action]:
+    def _on_refused(self, session: Session, refused: Refused, now: float) -> list[Action]:
         actions: list[Action] = []
         for refusal in refused.refusals:
             for start, stop in refusal.ids:
                 self._fail_ids(start, stop, refusal.fault, now, actions)
+        handed_back = any(refusal.fault.code == "draining" for refusal in refused.refusals)
+        if handed_back and session is self._brokers.asked and self._brokers.are_several:
+            # What runs there may end there.
+            self._brokers.leave(now)
+            actions.append(self._hello(now))
         return actions
 
     def _fail_ids(self, start: int, stop: int, fault: Fault, now: float, actions: list[Action]) -> None:
@@ -401,6 +411,9 @@ class ClientCore:
             if fault.code == "draining" or (fault.code == "overloaded" and sent.times > 1):
                 # It had a place before the broker was lost, or never began: no room now is no outcome.
                 heappush(self._later, (now + max(0.05, fault.retry_after_ms / 1000), first, last))
+                if fault.code == "draining" and sent.times == 1 and last - first == len(sent.items):
+                    # It was sent once and came back unrun: it is new to whom it is sent next.
+                    sent.times = 0
             else:
                 self._fail(sent, first - sent.base, last - sent.base, fault, actions)
 
@@ -451,10 +464,10 @@ class ClientCore:
     # --- life with a broker ------------------------------------------------------------------------
 
     def _hello(self, now: float) -> Send:
-        session = self._session
+        session = self._brokers.asked
         session.sent = 0
         session.spoke(now)
-        ranges, upto = self._open()
+        ranges, upto = self._open(session)
         return Send(
             session.peer,
             Hello(
@@ -462,17 +475,18 @@ class ClientCore:
             ),
         )
 
-    def _beat(self, now: float) -> Send:
-        self._session.spoke(now)
-        ranges, upto = self._open()
-        self._beat_owed = bool(self._groups)
-        return Send(self._session.peer, Beat(*self._session.stamp(), ranges, upto))
+    def _beat(self, session: Session, now: float) -> Send:
+        session.spoke(now)
+        ranges, upto = self._open(session)
+        if session is self._brokers.asked:
+            self._beat_owed = bool(self._groups)
+        return Send(session.peer, Beat(*session.stamp(), ranges, upto))
 
-    def _open(self) -> tuple[list[Range], int]:
-        """Return the ids that were sent and wait, and the first id of which that says nothing."""
+    def _open(self, session: Session) -> tuple[list[Range], int]:
+        """Return the ids that are wanted of a broker, and the first id of which that says nothing."""
         ranges: list[Range] = []
         for sent in self._groups.values():
-            if not sent.times:
+            if not sent.times or (self._brokers.left and self._brokers.holder(sent.conn) is not session):
                 continue
             if sent.open == len(sent.items):
                 ranges.append((sent.base, sent.base + sent.open))
@@ -489,23 +503,54 @@ class ClientCore:
 
     def _on_welcome(self, session: Session, welcome: Welcome, now: float) -> list[Action]:
         session.epoch = welcome.epoch
-        if session is not self._session:
+        if session is not self._brokers.asked:
             return []
         for sent in self._groups.values():
-            if sent.times:
+            if sent.times and self._brokers.holder(sent.conn) is session:
                 sent.conn, sent.number = session.conn, 0
-        actions = self._resend(welcome.missing, session.sent, now)
+        actions = self._resend(welcome.missing, session, session.sent, now)
         actions += self.flush(now)
         if self._asked_status:
             actions += self.ask_status(now)
         return actions
 
-    def _resend(self, missing: Sequence[Range], seen: int, now: float) -> list[Action]:
+    def _on_pulse(self, session: Session, pulse: Pulse, now: float) -> list[Action]:
+        if session is self._brokers.asked:
+            self._beat_owed = bool(self._groups)
+        actions = self._resend(pulse.missing, session, pulse.seen, now)
+        is_asked = session is self._brokers.asked and self._brokers.are_several
+        if is_asked and not self._brokers.bears(pulse.unserved, now):
+            actions.append(self._ask_back(session, set(pulse.unserved)))
+        return actions
+
+    def _ask_back(self, session: Session, topics: set[str]) -> Send:
+        """Ask for what no worker serves here: elsewhere there may be some.  What runs stays."""
+        ids = [
+            (sent.base, sent.base + len(sent.items))
+            for sent in self._groups.values()
+            if sent.topic in topics and sent.times and self._brokers.holder(sent.conn) is session
+        ]
+        return Send(session.peer, Cancel(*session.stamp(), intervals.normal(ids)[:RANGES], True))
+
+    def _offer_again(self, start: int, stop: int, now: float) -> list[Action]:
+        """Send what a broker had no room for, or gave back."""
+        back = [
+            sent for sent in self._overlapping(start, stop) if not sent.times and sent not in self._unsent
+        ]
+        if back:
+            self._unsent += back
+            return self.flush(now)
+        return self._resend([(start, stop)], self._brokers.asked, self._brokers.asked.sent, now)
+
+    def _resend(self, missing: Sequence[Range], session: Session, seen: int, now: float) -> list[Action]:
+        """Send again what a broker says it misses, to the one that is asked now."""
+        if not self._brokers.asked.welcomed:
+            return []
         parts: list[tuple[Sent, int, int]] = []
         for start, stop in missing:
             for sent in self._overlapping(start, stop):
-                travelling = sent.conn == self._session.conn and sent.number > seen
-                if sent.times and not travelling:
+                travelling = sent.conn == session.conn and sent.number > seen
+                if sent.times and not travelling and self._brokers.holder(sent.conn) is session:
                     first = max(start, sent.base) - sent.base
                     parts.append((sent, first, min(stop - sent.base, len(sent.items))))
         parts.sort(key=lambda part: part[0].deadline)
@@ -522,25 +567,34 @@ class ClientCore:
             sent.times = 0
         self._unsent[:0] = back
 
+    def _look_back(self, session: Session, now: float, actions: list[Action]) -> None:
+        """Beat at a broker that was left while it has something of ours; forsake one that is quiet."""
+        if self._brokers.is_lost(session, now):
+            self._brokers.forsake(session)
+            actions.append(self._farewell(session))
+        elif now >= session.speaks:
+            actions.append(self._beat(session, now))
+            if not any(sent.times and sent.conn == session.conn for sent in self._groups.values()):
+                self._brokers.forsake(session)
+
     def _move_if_quiet(self, now: float, actions: list[Action]) -> None:
         """Ask another broker when this one has said nothing for a while and something waits."""
-        if len(self._sessions) == 1 or not self._groups:
+        if not self._brokers.are_several or not self._groups:
             return
         oldest = min(next(iter(self._groups.values())).made, now)
-        since = max(oldest, self._session.heard or oldest, self._moved or oldest)
-        if now - since < self._timing.quiet:
-            return
-        self._moved = now
-        self._active = (self._active + 1) % len(self._sessions)
-        self._session = self._sessions[self._active]
-        self._session.renew()
-        actions.append(self._hello(now))
+        if self._brokers.is_quiet(oldest, now):
+            quiet = self._brokers.move(now)
+            actions += [self._hello(now), self._farewell(quiet)]
+
+    def _farewell(self, quiet: Session) -> Send:
+        """Say that nothing is wanted: a broker that only cannot be heard need not work for nobody."""
+        return Send(quiet.peer, Beat(*quiet.stamp(), [], self._next))
 
     def _expire(self, sent: Sent, now: float, actions: list[Action]) -> None:
         """End what is overdue; where a broker is there, it has a moment to say which error it is."""
-        grace = WORD if self._session.welcomed else 0.0
+        grace = WORD if self._brokers.asked.welcomed else 0.0
         waited = now - sent.made
-        heard = self._session.heard
+        heard = self._brokers.asked.heard
         if heard is None or heard < sent.made:
             at = f" at {self._where}" if self._where else ""
             text = f"no broker{at} answered within {waited:.3f} s; is one running there, and reachable?"

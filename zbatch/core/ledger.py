@@ -30,6 +30,8 @@ RANGES = 4_096
 DRAINING = Fault("draining", "this broker is leaving; the request was not run", retry_after_ms=500)
 """No outcome: a client keeps the request and asks again, elsewhere or later."""
 
+GIVEN_BACK = Fault("draining", "no worker here has begun it; ask elsewhere")
+
 Measure = Callable[[Sequence[Any], Sequence[Sequence[Any]] | None], int]
 
 
@@ -275,6 +277,13 @@ class Ledger:
                 self.skippable[topic.name] = topic
                 self._topics.touch(topic)
             self._end(held, (first, last))
+
+    def give_back(self, client: Client, ids: Range) -> None:
+        """Give a client back what it wants to ask elsewhere, so far as no worker has it."""
+        for held, first, last in client.find(*ids):
+            for start, stop in runs(held, WAITING, first, last):
+                self._refuse(client, (held.base + start, held.base + stop), GIVEN_BACK)
+                self._end(held, (start, stop))
 
     def hand_back(self) -> None:
         """Take nothing new, and hand back what has not been given to a worker."""
