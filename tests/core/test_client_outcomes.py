@@ -12,6 +12,7 @@ from tests.core.asking import (
     conn,
     connected,
     ended,
+    pulse,
     refuse,
     result,
     started,
@@ -157,6 +158,32 @@ def test_what_a_leaving_broker_hands_back_is_offered_again() -> None:
     assert refuse(core, Fault("draining", "leaving"), (1, 2)) == []
     assert core.wakeup() == 0.05
     assert offered(core.tick(0.05)) == [(1, False)]
+
+
+def test_each_time_that_there_is_no_room_the_next_offer_waits_longer() -> None:
+    core = connected()
+    ask(core, call(b"a"))
+    offers = []
+    now = 1.0
+    pulse(core, (1, 2), now=now)
+    for _ in range(30):
+        refuse(core, Fault("overloaded", "full", 10), (1, 2), now=now)
+        following = core.wakeup()
+        assert following is not None
+        now = following
+        if offered(core.tick(now)):
+            offers.append(now)
+    assert [round(at, 2) for at in offers[:4]] == [1.1, 1.3, 1.55, 1.85]
+    assert offers[-1] - offers[-2] <= 1.0
+
+
+def test_what_waits_to_be_offered_again_is_not_sent_because_it_is_missing() -> None:
+    core = connected()
+    ask(core, call(b"a"))
+    pulse(core, (1, 2), now=1.0)
+    refuse(core, Fault("overloaded", "full", 900), (1, 2), now=1.0)
+    assert pulse(core, (1, 2), now=1.5) == []
+    assert offered(core.tick(1.9)) == [(1, True)]
 
 
 def test_what_waits_to_be_offered_again_may_end_meanwhile() -> None:

@@ -91,6 +91,8 @@ class Sent:
     number: int = 0
     times: int = 0
     """How often it was sent."""
+    rests_until: float = 0.0
+    """A broker had no room for it: when to offer it again."""
     bucket: int = 0
     done: bytearray = field(default_factory=bytearray)
     """Which items of a whole call have their outcome."""

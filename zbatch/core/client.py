@@ -53,6 +53,9 @@ MESSAGE_BYTES = 1 << 20
 
 RANGES = 4_096
 
+RETRY = 0.050
+"""Seconds, times how often it was sent, until what found no room is offered again; a beat at most."""
+
 _MARK = attrgetter("mark")
 _ITEM = attrgetter("item")
 _DEADLINE = attrgetter("deadline")
@@ -410,7 +413,9 @@ class ClientCore:
             last = min(stop, sent.base + len(sent.items))
             if fault.code == "draining" or (fault.code == "overloaded" and sent.times > 1):
                 # It had a place before the broker was lost, or never began: no room now is no outcome.
-                heappush(self._later, (now + max(0.05, fault.retry_after_ms / 1000), first, last))
+                wait = max(fault.retry_after_ms / 1000, RETRY * sent.times)
+                sent.rests_until = now + min(wait, self._timing.beat)
+                heappush(self._later, (sent.rests_until, first, last))
                 if fault.code == "draining" and sent.times == 1 and last - first == len(sent.items):
                     # It was sent once and came back unrun: it is new to whom it is sent next.
                     sent.times = 0
@@ -550,7 +555,12 @@ class ClientCore:
         for start, stop in missing:
             for sent in self._overlapping(start, stop):
                 travelling = sent.conn == session.conn and sent.number > seen
-                if sent.times and not travelling and self._brokers.holder(sent.conn) is session:
+                if (
+                    sent.times
+                    and not travelling
+                    and now >= sent.rests_until
+                    and self._brokers.holder(sent.conn) is session
+                ):
                     first = max(start, sent.base) - sent.base
                     parts.append((sent, first, min(stop - sent.base, len(sent.items))))
         parts.sort(key=lambda part: part[0].deadline)
