@@ -104,6 +104,17 @@ def test_a_dead_child_is_listed_until_the_first_telling_is_acknowledged() -> Non
     assert listed(core.tick(4.0)) == [[]]
 
 
+def test_a_broker_that_is_lost_for_good_keeps_no_death_on_the_list() -> None:
+    core = supervisor(brokers=2)
+    welcome(core, FIRST, 1)
+    welcome(core, SECOND, 2)
+    core.changed(DEAD, 1.0)
+    acknowledge(core, 3, FIRST, 1)
+    assert listed(core.tick(11.9)) == [[DEAD], [DEAD]]
+    assert listed(core.tick(12.0)) == []
+    assert listed(core.tick(13.0)) == [[], []]
+
+
 def test_a_living_child_stays_listed_whatever_is_acknowledged() -> None:
     core = supervisor()
     welcome(core)

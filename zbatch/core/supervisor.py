@@ -43,6 +43,7 @@ class SupervisorCore:
         self._topic = topic
         self._host = host
         self._pid = pid
+        self._silent = timing.silent
         self._sessions = [Session(bytes([index]), mint, timing.beat) for index in range(brokers)]
         self._children: dict[bytes, _Listed] = {}
         self._started = 0.0
@@ -68,7 +69,7 @@ class SupervisorCore:
         session = self._sessions[peer[0]]
         if not session.accepts(message, now):
             return []
-        self._forget_heard(session)
+        self._take_note(session)
         match message:
             case Welcome():
                 session.epoch = message.epoch
@@ -81,6 +82,7 @@ class SupervisorCore:
 
     def tick(self, now: float) -> list[Send]:
         """Let time pass: introduce again, or list the children."""
+        self._forget(now)
         actions = []
         for session in self._sessions:
             if now >= session.speaks:
@@ -117,11 +119,21 @@ class SupervisorCore:
                     listed.told[session.peer] = (session.conn, message.number)
         return Send(session.peer, message)
 
-    def _forget_heard(self, session: Session) -> None:
-        for incarnation, listed in list(self._children.items()):
+    def _take_note(self, session: Session) -> None:
+        """See which deaths a broker has heard of."""
+        for listed in self._children.values():
             told = listed.told.get(session.peer)
             if told is not None and told[0] == session.conn and told[1] <= session.acked:
                 listed.heard.add(session.peer)
-                # A broker that is not there now learns of nothing: it has nothing of this child's either.
-                if all(one.peer in listed.heard or not one.welcomed for one in self._sessions):
-                    del self._children[incarnation]
+
+    def _forget(self, now: float) -> None:
+        """Forget the deaths that every broker has heard of.
+
+        One that is silent this long has lost the child, too; waiting for it would keep all deaths for ever.
+        """
+        there = {
+            one.peer for one in self._sessions if one.heard is not None and now - one.heard < self._silent
+        }
+        for incarnation, listed in list(self._children.items()):
+            if not listed.child.alive and there <= listed.heard:
+                del self._children[incarnation]
