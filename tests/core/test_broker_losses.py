@@ -6,8 +6,9 @@ from typing import Any
 
 from tests.core.driving import EPOCH, Cluster, beats, dies, gives_back
 from tests.core.hearing import batch_ids, batches, handed, ids, outcomes
+from zbatch.core.ledger import GIVEN_BACK
 from zbatch.core.retry import ATTEMPTS
-from zbatch.messages import Beat, Bye, Cancel, Child, Children, Pulse, Returned
+from zbatch.messages import Beat, Bye, Cancel, Child, Children, Pulse, Refusal, Returned
 
 # --- a process that died -------------------------------------------------------------------------
 
@@ -61,6 +62,29 @@ def test_suspects_run_one_at_a_time_and_others_work_on() -> None:
     client.asks(4, 1)
     three = cluster.worker("w3", slots=1)
     assert batch_ids(three.greeted) == [[(4, 5)]]
+
+
+def test_suspects_that_have_ended_are_let_go_of_though_no_worker_is_there() -> None:
+    cluster = Cluster()
+    supervisor, one, client = cluster.supervisor(), cluster.worker("w1"), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(one.told())
+    dies(supervisor, one, begun=batch.batch)
+    client.says(Cancel, [(0, 2)])
+    assert len(cluster.core.topics.all["bert"].suspects) == 1
+    client.says(Cancel, [(2, 4)])
+    assert not cluster.core.topics.all["bert"].suspects
+
+
+def test_suspects_are_not_given_back_for_elsewhere_nobody_would_suspect_them() -> None:
+    cluster = Cluster()
+    supervisor, one, client = cluster.supervisor(), cluster.worker("w1"), cluster.client()
+    client.asks(0, 4)
+    client.asks(9, 1, priority=-1)
+    (batch,) = batches(one.told())
+    dies(supervisor, one, begun=batch.batch)
+    (refused,) = client.says(Cancel, [(0, 20)], back=True)
+    assert refused.refusals == [Refusal([(9, 10)], GIVEN_BACK)]
 
 
 def test_a_suspect_batch_that_never_began_stays_apart() -> None:
@@ -127,6 +151,16 @@ def test_where_a_model_must_not_run_twice_a_death_ends_what_ran() -> None:
     dies(supervisor, one, begun=first.batch)
     assert outcomes(client.told()) == dict.fromkeys(range(4), "worker_lost")
     assert batch_ids(cluster.worker("w2", idempotent=False).greeted) == [[(4, 8)]]
+
+
+def test_what_a_worker_returns_never_ran_though_it_was_taken_to_run() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1", idempotent=False), cluster.client()
+    client.asks(0, 8)
+    first, second = batches(one.told())
+    one.answers(first)
+    assert batch_ids(gives_back(one, second)) == [[(4, 8)]]
+    assert outcomes(client.told()) == {at: b"yx%d" % at for at in range(4)}
 
 
 def test_where_a_model_must_not_run_twice_a_loss_without_a_word_ends_all_that_was_handed_over() -> None:

@@ -24,7 +24,7 @@ from tests.core.asking import (
 )
 from zbatch.core.actions import Send
 from zbatch.core.brokers import LONGEST_PATIENCE
-from zbatch.core.client import ClientCore
+from zbatch.core.client import MOVES, ClientCore
 from zbatch.messages import Beat, Bye, Cancel, Fault, Group, Hello, Request, Who
 
 LEAVING = Fault("draining", "leaving", 500)
@@ -261,17 +261,60 @@ def test_without_another_broker_nothing_is_asked_back() -> None:
         assert pulse(core, unserved=["bert"], now=float(second)) == []
 
 
-def test_where_no_broker_has_workers_each_is_borne_twice_as_long() -> None:
+def going_round(core: ClientCore, topics: dict[bytes, list[str]], seconds: range) -> list[int]:
+    """Let both brokers beat and give back what is asked back; return when anything was."""
+    asked, connection = [], 1
+    now_asked = FIRST
+    for second in seconds:
+        now = float(second)
+        actions = pulse(core, peer=now_asked, connection=connection, unserved=topics[now_asked], now=now)
+        if any(isinstance(one, Send) and isinstance(one.message, Cancel) for one in actions):
+            asked.append(second)
+            refuse(core, LEAVING, (1, 2), peer=now_asked, connection=connection, now=now)
+            now_asked = SECOND if now_asked == FIRST else FIRST
+            connection += 1
+            welcome(core, peer=now_asked, connection=connection, now=now)
+        core.tick(now + 0.9)
+    return asked
+
+
+def test_where_no_broker_has_workers_each_is_borne_twice_as_long_a_few_times() -> None:
     core = connected(brokers=2)
     ask(core, call(b"a", timeout=900.0), now=0.0)
-    asked = [second for second in range(1, 300) if pulse(core, unserved=["bert"], now=float(second))]
-    assert asked == [4, 10, 22, 46, 94, 94 + LONGEST_PATIENCE, 94 + 2 * LONGEST_PATIENCE, 274]
+    asked = going_round(core, {FIRST: ["bert"], SECOND: ["bert"]}, range(1, 800))
+    assert asked == [4, 10, 22, 46, 94, 94 + LONGEST_PATIENCE]
+    assert len(asked) == MOVES
 
 
-def test_once_a_worker_answers_the_next_broker_without_any_is_not_borne_for_long() -> None:
+def test_once_a_topic_is_served_its_next_lack_of_workers_is_not_borne_for_long() -> None:
     core = connected(brokers=2)
-    ask(core, call(b"a", timeout=900.0), call(b"b", timeout=900.0), now=0.0)
-    for second in (1.0, 4.0):
-        pulse(core, unserved=["bert"], now=second)
-    result(core, 1, b"y", now=5.0)
-    assert pulse(core, unserved=["bert"], now=7.0) != []
+    ask(core, call(b"a", timeout=900.0), now=0.0)
+    assert going_round(core, {FIRST: ["bert"], SECOND: []}, range(1, 50)) == [4]
+    pulse(core, peer=SECOND, connection=2, unserved=["bert"], now=50.0)
+    assert pulse(core, peer=SECOND, connection=2, unserved=["bert"], now=53.0) != []
+
+
+def test_what_is_not_given_back_is_asked_back_again_soon() -> None:
+    core = connected(brokers=2)
+    ask(core, call(b"a", timeout=900.0), now=0.0)
+    asked = [second for second in range(1, 12) if pulse(core, unserved=["bert"], now=float(second))]
+    assert asked == [4, 7, 10]
+
+
+def test_a_topic_that_nobody_serves_does_not_make_the_others_wait_longer() -> None:
+    core = connected(brokers=2)
+    ask(core, call(b"a", timeout=900.0, topic="gpt"), now=0.0)
+    assert going_round(core, {FIRST: ["gpt"], SECOND: ["gpt"]}, range(1, 48)) == [4, 10, 22, 46]
+    ask(core, call(b"b", timeout=900.0), now=48.0)
+    pulse(core, connection=5, unserved=["bert", "gpt"], now=49.0)
+    assert pulse(core, connection=5, unserved=["bert", "gpt"], now=52.0) == [
+        Send(FIRST, Cancel(conn(5), 5, 2, [(2, 3)], back=True))
+    ]
+
+
+def test_a_broker_that_was_left_gives_back_at_once_what_has_no_worker_there() -> None:
+    core = left_with_one_running()
+    welcome(core, peer=SECOND, connection=2, now=1.1)
+    assert pulse(core, unserved=["bert"], now=2.0) == [
+        Send(FIRST, Cancel(conn(1), 4, 2, [(1, 2)], back=True))
+    ]

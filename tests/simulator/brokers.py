@@ -32,6 +32,8 @@ class Broker(Process):
         self.router = Router(world, self._arrived)
         self.settings = settings
         self.lives = 0
+        self.gone = False
+        """Whether its host does not come back."""
         self._reads = reads
         self._looked_at = looked_at
         self._begin()
@@ -127,7 +129,7 @@ class Broker(Process):
 
     def start_again(self) -> None:
         """Begin another life on the same address."""
-        if not self.alive:
+        if not self.alive and not self.gone:
             self._begin()
 
     def leave(self) -> None:

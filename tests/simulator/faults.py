@@ -66,10 +66,27 @@ class Faults:
             self._unblock(dealer)
         for process in self._everybody():
             process.go_on()
+        self._take_one_for_good()
         for broker in life.brokers:
             broker.start_again()
         for host in life.hosts:
             host.start_again()
+
+    def _take_one_for_good(self) -> None:
+        """Where there are several brokers, one may never come back, or be cut off from every worker."""
+        brokers = self._life.brokers
+        if len(brokers) == 1 or not self._world.maybe(0.4):
+            return
+        broker = self._world.one_of(brokers)
+        load = self._life.checks.load_of(broker)
+        if self._world.maybe(0.5):
+            self._met("broker lost for good", load)
+            broker.gone = True
+            if broker.alive:
+                broker.die()
+        else:
+            self._met("broker cut off from its workers", load)
+            broker.router.forsake()
 
     def _met(self, fault: str, what: str) -> None:
         self._life.met[f"{fault} while {what}"] += 1

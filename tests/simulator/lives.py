@@ -27,8 +27,9 @@ from zbatch.core.worker import Offer
 TROUBLE = 12.0
 """Seconds in which faults happen."""
 
-HEALED = 35.0
-"""Seconds that heal all wounds: 12 of silence, 4 to come back, leases, brakes, suspects one by one."""
+HEALED = 47.0
+"""Seconds that heal all wounds: 12 of silence, 4 to come back, leases, brakes, suspects one by one, and 12 in
+which a client still bears a broker without workers."""
 
 SILENCES = 16.0
 """Seconds after which every silence has ended."""

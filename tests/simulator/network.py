@@ -14,6 +14,7 @@ from typing import Any
 
 from tests.simulator.world import World
 from zbatch import wire
+from zbatch.core.links import BACK
 from zbatch.messages import Message
 
 Parcel = tuple[bytes, list[Any]]
@@ -97,6 +98,8 @@ class Router:
         self.world = world
         self.arrived = arrived
         self.listens = False
+        self.is_forlorn = False
+        """Whether no worker reaches it any more."""
         self.connections: dict[bytes, Connection] = {}
 
     def accept(self, dealer: Dealer) -> Connection:
@@ -116,6 +119,13 @@ class Router:
     def lost(self, connection: Connection) -> None:
         """Learn that a connection is gone."""
         self.connections.pop(connection.peer, None)
+
+    def forsake(self) -> None:
+        """Lose every worker for good."""
+        self.is_forlorn = True
+        for connection in list(self.connections.values()):
+            if connection.dealer.side == BACK:
+                connection.close()
 
     def close(self) -> None:
         """End with the process."""
@@ -202,7 +212,8 @@ class Dealer:
     def _connect(self) -> None:
         if self._closed or self.connection is not None:
             return
-        if self.blocked or self.asleep or not self.router.listens:
+        forlorn = self.router.is_forlorn and self.side == BACK
+        if self.blocked or self.asleep or forlorn or not self.router.listens:
             self._again()
             return
         self._tries = 0

@@ -27,6 +27,8 @@ FAULTS = {
     "broker killed": LOAD,
     "broker drained": LOAD,
     "broker stopped": LOAD,
+    "broker lost for good": LOAD,
+    "broker cut off from its workers": LOAD,
     "client killed": CLIENT,
     "client closed": CLIENT,
     "client stopped": CLIENT,

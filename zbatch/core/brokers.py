@@ -29,10 +29,10 @@ class Brokers:
         self.left: list[Session] = []
         """Who was left with something of ours."""
         self._moved: float | None = None
-        self._patience = timing.quiet
-        """How long a broker without workers is borne; longer each time, since each move sends all anew."""
-        self._unserved: float | None = None
-        """Since when the broker that is asked says that no worker serves what waits."""
+        self._since: dict[str, float] = {}
+        """Since when topics in which something waits have no worker here."""
+        self._patience: dict[str, float] = {}
+        """How long that is borne; longer after each move, since each move sends all anew."""
 
     @property
     def are_several(self) -> bool:
@@ -54,7 +54,7 @@ class Brokers:
         """Ask the next broker from now on; return the one that was asked."""
         before = self.asked
         self._moved = now
-        self._unserved = None
+        self._since = dict.fromkeys(self._since, now)
         self._place = (self._place + 1) % len(self._sessions)
         self.asked = self._sessions[self._place]
         self.forsake(self.asked)
@@ -63,6 +63,8 @@ class Brokers:
 
     def leave(self, now: float) -> None:
         """Ask the next broker from now on; what runs at this one may end there."""
+        for topic in self._since:
+            self._patience[topic] = min(2 * self._patience[topic], LONGEST_PATIENCE)
         self.left.append(self.asked)
         self.move(now)
 
@@ -80,18 +82,10 @@ class Brokers:
         since = max(waited_since, self.asked.heard or waited_since, self._moved or waited_since)
         return now - since >= self._quiet
 
-    def answered(self) -> None:
-        """Remember that there are workers: the next broker without any is not borne for long."""
-        self._patience = self._quiet
-
-    def bears(self, unserved: Sequence[str], now: float) -> bool:
-        """Return whether a broker that names topics without a worker is asked for them still."""
-        if not unserved:
-            self._unserved = None
-        elif self._unserved is None:
-            self._unserved = now
-        elif now - self._unserved >= self._patience:
-            self._unserved = now
-            self._patience = min(2 * self._patience, LONGEST_PATIENCE)
-            return False
-        return True
+    def unbearable(self, unserved: Sequence[str], now: float) -> set[str]:
+        """Take note of which topics have no worker; return those that are better asked elsewhere."""
+        self._since = {topic: self._since.get(topic, now) for topic in unserved}
+        self._patience = {topic: self._patience.get(topic, self._quiet) for topic in unserved}
+        tired = {topic for topic, since in self._since.items() if now - since >= self._patience[topic]}
+        self._since.update(dict.fromkeys(tired, now))
+        return tired

@@ -93,6 +93,8 @@ class Sent:
     """How often it was sent."""
     rests_until: float = 0.0
     """A broker had no room for it: when to offer it again."""
+    moves: int = 0
+    """How often it was asked back from a broker without workers."""
     bucket: int = 0
     done: bytearray = field(default_factory=bytearray)
     """Which items of a whole call have their outcome."""

@@ -53,6 +53,9 @@ MESSAGE_BYTES = 1 << 20
 
 RANGES = 4_096
 
+MOVES = 6
+"""Times that a group leaves a broker without workers: no other knows how many workers were lost under it."""
+
 RETRY = 0.050
 """Seconds, times how often it was sent, until what found no room is offered again; a beat at most."""
 
@@ -133,7 +136,6 @@ class ClientCore:
             return []
         match message:
             case Result():
-                self._brokers.answered()
                 return self._on_result(message, frames)
             case Refused():
                 return self._on_refused(session, message, now)
@@ -416,6 +418,7 @@ class ClientCore:
                 wait = max(fault.retry_after_ms / 1000, RETRY * sent.times)
                 sent.rests_until = now + min(wait, self._timing.beat)
                 heappush(self._later, (sent.rests_until, first, last))
+                sent.moves += fault.code == "draining"
                 if fault.code == "draining" and sent.times == 1 and last - first == len(sent.items):
                     # It was sent once and came back unrun: it is new to whom it is sent next.
                     sent.times = 0
@@ -523,19 +526,25 @@ class ClientCore:
         if session is self._brokers.asked:
             self._beat_owed = bool(self._groups)
         actions = self._resend(pulse.missing, session, pulse.seen, now)
-        is_asked = session is self._brokers.asked and self._brokers.are_several
-        if is_asked and not self._brokers.bears(pulse.unserved, now):
-            actions.append(self._ask_back(session, set(pulse.unserved)))
+        topics = set(pulse.unserved)
+        if session is self._brokers.asked:
+            topics = self._brokers.unbearable(pulse.unserved, now)
+        if topics and self._brokers.are_several:
+            actions += self._ask_back(session, topics)
         return actions
 
-    def _ask_back(self, session: Session, topics: set[str]) -> Send:
+    def _ask_back(self, session: Session, topics: set[str]) -> list[Action]:
         """Ask for what no worker serves here: elsewhere there may be some.  What runs stays."""
-        ids = [
-            (sent.base, sent.base + len(sent.items))
+        back = [
+            sent
             for sent in self._groups.values()
-            if sent.topic in topics and sent.times and self._brokers.holder(sent.conn) is session
+            if sent.topic in topics
+            and sent.times
+            and sent.moves < MOVES
+            and self._brokers.holder(sent.conn) is session
         ]
-        return Send(session.peer, Cancel(*session.stamp(), intervals.normal(ids)[:RANGES], True))
+        ids = intervals.normal([(sent.base, sent.base + len(sent.items)) for sent in back])
+        return [Send(session.peer, Cancel(*session.stamp(), ids[:RANGES], True))] if ids else []
 
     def _offer_again(self, start: int, stop: int, now: float) -> list[Action]:
         """Send what a broker had no room for, or gave back."""

@@ -414,7 +414,7 @@ class Dispatcher:
         for number in returned.batches:
             handed = self._find(link, returned.epoch, number)
             if handed is not None:
-                self._take_back(handed, retry.never_began(handed.spans))
+                self._take_back(handed, retry.never_began(handed.spans), ran=False)
 
     def _return_unnamed(self, worker: Worker, named: Sequence[Range], since: int | None) -> None:
         """Take back what the worker should hold and does not: it was lost on the way."""

@@ -279,7 +279,10 @@ class Ledger:
             self._end(held, (first, last))
 
     def give_back(self, client: Client, ids: Range) -> None:
-        """Give a client back what it wants to ask elsewhere, so far as no worker has it."""
+        """Give a client back what it wants to ask elsewhere, so far as no worker has it.
+
+        What waits to be run apart stays: elsewhere nobody would know what it is suspected of.
+        """
         for held, first, last in client.find(*ids):
             for start, stop in runs(held, WAITING, first, last):
                 self._refuse(client, (held.base + start, held.base + stop), GIVEN_BACK)
@@ -375,6 +378,8 @@ class Ledger:
         client: Client = held.owner
         client.items -= ended
         topic.items -= ended
+        if topic.suspects:
+            self._topics.touch(topic)
         if not held.open:
             client.size -= held.size
             topic.size -= held.size

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from zbatch.config import BrokerCoreSettings
 from zbatch.core.backlog import Backlog, Room, Span
 from zbatch.core.batching import POLICIES, Policy, View
+from zbatch.core.retry import alive
 from zbatch.core.roster import Handed, Roster, Worker
 from zbatch.errors import UnknownTopic
 from zbatch.metrics import Histogram, Rate
@@ -105,6 +106,7 @@ class Topic:
         while self.suspects and self.suspect_running is None:
             worker = self.roster.next_idle()
             if worker is None:
+                self.suspects = deque(living for spans in self.suspects if (living := alive(spans)))
                 return
             start(worker, self.suspects.popleft(), True)
 
