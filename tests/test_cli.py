@@ -204,7 +204,7 @@ def test_predict_prints_one_line_of_json_for_each_item() -> None:
     result = zbatch("predict", "bert", "21", "how are you", "[1]", "--priority", "2", "--timeout", "5s")
     assert result.stdout.splitlines() == ["42", '"how are youhow are you"', "[1,1]"]
     assert FakeClient.made == [
-        (("tcp://127.0.0.1:5555",), {"topic": "bert", "timeout": 5.0, "timing": config.Timing()}),
+        (("tcp://127.0.0.1:5555",), {"topic": "bert", "timeout": 5.0, "keys": "", "timing": config.Timing()}),
         (("key", ""), ("priority", 2), ("return_exceptions", True), ("window", 1_000)),
     ]
 
@@ -236,7 +236,7 @@ def test_status_shows_a_snapshot() -> None:
     FakeClient.snapshots.append(WELL)
     result = zbatch("status", "--endpoint", "ipc:///x")
     assert result.stdout.startswith("broker aa, up -, - clients\n")
-    assert FakeClient.made == [(("ipc:///x",), {}), ("status", 5.0)]
+    assert FakeClient.made == [(("ipc:///x",), {"keys": ""}), ("status", 5.0)]
 
 
 def test_status_prints_json_for_programs() -> None:

@@ -301,7 +301,7 @@ def test_what_is_written_says_where_it_came_from() -> None:
     assert [" ".join(line.split()) for line in lines[:3]] == [
         "[client]",
         'endpoint = ["tcp://127.0.0.1:5555"] # z.toml',
-        'topic = "default" # default',
+        'keys = "" # default',
     ]
 
 

@@ -16,6 +16,7 @@ from zbatch.messages import (
     Cancel,
     Child,
     Children,
+    Denied,
     Done,
     Draining,
     Facts,
@@ -91,6 +92,11 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
         b"\x01\x95\xa7REFUSED" + HEAD_BYTES + b"\x91\x92\x91\x92\x05\x07\x95\xaaoverloaded\xa4fulld\xa0\xa0",
     ),
     (Cancel(*HEAD, [(5, 7)], True), 0, b"\x01\x96\xa6CANCEL" + HEAD_BYTES + b"\x91\x92\x05\x07\xc3"),
+    (
+        Denied(*HEAD, Fault("forbidden", "no")),
+        0,
+        b"\x01\x95\xa6DENIED" + HEAD_BYTES + b"\x95\xa9forbidden\xa2no\x00\xa0\xa0",
+    ),
     (StatusAsk(*HEAD), 0, b"\x01\x94\xa7STATUS?" + HEAD_BYTES),
     (Status(*HEAD, b"{}"), 0, b"\x01\x95\xa6STATUS" + HEAD_BYTES + b"\xc4\x02{}"),
     (

@@ -25,12 +25,13 @@ import zmq
 
 from zbatch import payload, wire
 from zbatch.calls import WINDOW, Ask, Asking, encode_copied, rows, undecodable, unpack
-from zbatch.config import Timing, client_endpoints
+from zbatch.config import Timing, client_endpoints, keys_folder
 from zbatch.core.actions import Send
 from zbatch.core.calls import Action, Answered, Call, Finished, Shown
 from zbatch.core.client import ClientCore
 from zbatch.errors import BrokerUnreachable, ClientClosed, ZbatchError, from_fault, to_fault
 from zbatch.messages import Fault
+from zbatch.security import Keys, own
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
 
 In = TypeVar("In")
@@ -99,12 +100,15 @@ class AsyncZClient(Generic[In, Out]):
         *,
         topic: str = "default",
         timeout: float = 30.0,
+        keys: str | os.PathLike[str] | None = None,
         copy: bool = False,
         timing: Timing | None = None,
     ) -> None:
         self.endpoints = client_endpoints(endpoint)
+        folder = keys_folder(keys)
+        own_keys = own(folder, "client", "admin") if folder else None
         self._asking = Asking(topic, timeout, encode=encode_copied if copy else payload.encode)
-        self._line = _LoopLine(self.endpoints, timing or Timing())
+        self._line = _LoopLine(self.endpoints, timing or Timing(), own_keys)
         self._finalizer = weakref.finalize(self, self._line.retire)
         self._finalizer.atexit = False
 
@@ -258,8 +262,9 @@ class AsyncZClient(Generic[In, Out]):
 class _LoopLine:
     """The connection of one async client, driven by its event loop."""
 
-    def __init__(self, endpoints: Sequence[str], timing: Timing) -> None:
+    def __init__(self, endpoints: Sequence[str], timing: Timing, keys: Keys | None) -> None:
         self._endpoints = endpoints
+        self._keys = keys
         self._timing = timing
         self._closed = False
         self._reset()
@@ -295,6 +300,7 @@ class _LoopLine:
             where=", ".join(self._endpoints),
             host=platform.node(),
             pid=os.getpid(),
+            keyed=self._keys is not None,
         )
         self._perform(self._core.start(time.monotonic()))
         self._call_soon()
@@ -415,6 +421,9 @@ class _LoopLine:
                     envelope, frames = receive(socket)
                     try:
                         message = decode(envelope, frames)
+                    except wire.Foreign as error:
+                        self._perform(core.foreign(peer, str(error)))
+                        continue
                     except wire.Malformed:
                         continue
                     has_sent |= self._perform(core.handle(peer, message, frames, time.monotonic()))
@@ -457,7 +466,9 @@ class _LoopLine:
         socket = self._sockets.get(peer)
         if socket is None:
             assert self._context is not None and self._loop is not None
-            socket = self._sockets[peer] = connect(self._context, self._endpoints[peer[0]], self._timing)
+            socket = self._sockets[peer] = connect(
+                self._context, self._endpoints[peer[0]], self._timing, self._keys
+            )
             self._loop.add_reader(file_descriptor(socket), self._run_turn)
         return socket
 

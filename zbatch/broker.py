@@ -13,6 +13,7 @@ import signal
 import time
 from collections import deque
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import zmq
@@ -22,13 +23,17 @@ from zbatch.config import BrokerSettings, describe, version
 from zbatch.core.actions import Send
 from zbatch.core.broker import BrokerCore
 from zbatch.core.links import BACK, FRONT
+from zbatch.gate import Gate, try_doors
 from zbatch.journal import Journal
+from zbatch.messages import NOWHERE, Denied, Fault
+from zbatch.security import Allowed, of_broker
 from zbatch.sockets import (
     Bound,
     bind,
     busy_poll,
     decode,
     is_readable,
+    receive_card,
     receive_from,
     send_to,
     settle_allocator,
@@ -65,6 +70,7 @@ class Broker:
         self._journal = journal
         self._context: zmq.Context[Any] = zmq.Context()
         self._sides: dict[bytes, Bound] = {}
+        self._gate: Gate | None = None
         self._outboxes: dict[bytes, _Outbox] = {}
         self._wake, self._alarm = os.pipe()
         self._leaving: float | None = None
@@ -72,12 +78,19 @@ class Broker:
             os.set_blocking(descriptor, False)
 
     def start(self) -> None:
-        """Listen; raises :class:`ConfigError` where an endpoint cannot be listened on."""
+        """Listen; raises :class:`ConfigError` where an endpoint cannot be listened on, or anybody gets in."""
         _shuffle_routing_ids()
-        limit = self.settings.limits.message_bytes
+        settings = self.settings
+        keys = of_broker(settings.keys) if settings.keys else None
+        if keys is not None:
+            # Before the doors: who is not asked about does not get in.
+            self._gate = Gate(self._context, keys, Allowed(settings.keys), self._journal)
+        listen = partial(bind, self._context, keys=keys, group=settings.ipc_group)
         try:
-            self._sides[FRONT] = bind(self._context, self.settings.frontend, limit)
-            self._sides[BACK] = bind(self._context, self.settings.backend, limit)
+            self._sides[FRONT] = listen(settings.frontend, settings.limits.message_bytes)
+            self._sides[BACK] = listen(settings.backend, settings.limits.message_bytes)
+            if self._gate is not None:
+                try_doors(self._gate, [end for bound in self._sides.values() for end in bound.endpoints])
         except Exception:
             self.close()
             raise
@@ -95,6 +108,9 @@ class Broker:
         poller.register(front, zmq.POLLIN)
         wake = self._wake
         poller.register(wake, zmq.POLLIN)
+        gate = self._gate
+        if gate is not None:
+            poller.register(gate.socket, zmq.POLLIN)
         comes_soon = False
         while self.running:
             patience = self._patience()
@@ -108,6 +124,8 @@ class Broker:
                 self.core.slept(now - asked - patience / 1000)
             if wake in ready:
                 self._heed(os.read(wake, 64))
+            if gate is not None:
+                self._watch_gate(gate, now)
             if back in ready:
                 self._read(BACK, 4 * READS)
             if front in ready:
@@ -125,6 +143,8 @@ class Broker:
         """Let go of every socket."""
         for bound in self._sides.values():
             bound.close()
+        if self._gate is not None:
+            self._gate.close()
         self._context.destroy(0)
         os.close(self._wake)
         os.close(self._alarm)
@@ -137,6 +157,8 @@ class Broker:
             due = min(due or now + RETRY, now + RETRY)
         if self._leaving is not None:
             due = min(due or self._leaving, self._leaving)
+        if self._gate is not None:
+            due = min(due or self._gate.look_at, self._gate.look_at)
         return None if due is None else max(0, int((due - now) * 1000) + 1)
 
     def _read(self, side: bytes, most: int) -> None:
@@ -144,17 +166,40 @@ class Broker:
         for _ in range(most):
             if not is_readable(socket):
                 return
-            peer, envelope, frames = receive_from(socket)
+            identity = None
+            if self._gate is None:
+                peer, envelope, frames = receive_from(socket)
+            else:
+                peer, envelope, frames, card = receive_card(socket, side, self.core.links.by_peer)
+                if card is not None:
+                    identity = self._gate.identify(side + peer, card)
             now = time.monotonic()
             try:
                 message = decode(envelope, frames)
+            except wire.Foreign as error:
+                self._answer_foreign(side + peer, error, now)
+                continue
             except wire.Malformed as error:
                 self.core.count("malformed")
                 self._journal.event("malformed message", level="warning", side=side.decode(), why=str(error))
                 continue
-            actions = self.core.handle(side + peer, message, frames, now)
+            actions = self.core.handle(side + peer, message, frames, now, identity)
             if actions:
                 self._perform(actions, now)
+
+    def _watch_gate(self, gate: Gate, now: float) -> None:
+        gate.answer()
+        revoked = gate.look(now, self.core.links.by_peer)
+        if revoked:
+            self.core.revoke(revoked)
+
+    def _answer_foreign(self, peer: bytes, error: wire.Foreign, now: float) -> None:
+        """Tell who speaks another version, in ours: the first byte alone says which that is."""
+        self.core.count("foreign_version")
+        self._journal.event("peer of another version", level="warning", why=str(error))
+        if self.core.links.may_ask(peer, now):
+            fault = Fault("protocol_mismatch", str(error))
+            self._perform([Send(peer, Denied(NOWHERE, 0, 0, fault))], now)
 
     def _perform(self, actions: Sequence[Send], now: float) -> None:
         for action in actions:

@@ -265,7 +265,11 @@ def predict(item: tuple[str, ...], **given: Any) -> int:
 
     items = (json_or_text(text) for text in item or _lines_of_stdin())
     client: ZClient[Any, Any] = ZClient(
-        settings.endpoint, topic=settings.topic, timeout=settings.timeout, timing=settings.timing
+        settings.endpoint,
+        topic=settings.topic,
+        timeout=settings.timeout,
+        keys=settings.keys,
+        timing=settings.timing,
     )
     with client:
         return _print_outcomes(client, items, settings)
@@ -284,7 +288,7 @@ def status(**given: Any) -> int:
     settings = _noted(config.resolve_status(*_said("status", given)))
     from zbatch.client import ZClient
 
-    client: ZClient[Any, Any] = ZClient(settings.endpoint)
+    client: ZClient[Any, Any] = ZClient(settings.endpoint, keys=settings.keys)
     with client:
         if settings.check:
             return _check(client, settings)
@@ -356,6 +360,42 @@ def show_config(ctx: click.Context, command: str, rest: tuple[str, ...], as_json
             click.echo(config.to_toml("[[worker]]", one, found.sources, f"worker.{place}."))
     else:
         click.echo(config.to_toml(f"[{SECTIONS[command]}]", settings, found.sources))
+    return 0
+
+
+@main.group()
+def keys() -> None:
+    """Make the keys of a farm.
+
+    \b
+    zbatch keys new farm/                  for a broker, and one for each role
+    zbatch keys add farm/ client alice     one more, in farm/alice, to copy to its host
+
+    The public keys in farm/allowed are who may come in; to revoke one, delete its file.
+    """
+
+
+@keys.command("new")
+@click.argument("folder")
+def keys_new(folder: str) -> int:
+    """Make keys for a broker and one of each role in FOLDER."""
+    from zbatch.security import make_farm
+
+    make_farm(folder)
+    click.echo(f"{folder}: keys for a broker, and one each for the roles worker, client and admin")
+    return 0
+
+
+@keys.command("add")
+@click.argument("folder")
+@click.argument("role", type=click.Choice(["worker", "client", "admin"]))
+@click.argument("name")
+def keys_add(folder: str, role: str, name: str) -> int:
+    """Make one more key of a ROLE; what its host needs is put into FOLDER/NAME."""
+    from zbatch.security import add
+
+    home = add(folder, role, name)
+    click.echo(f"{home}: copy this folder to its host, and use it there with --keys")
     return 0
 
 

@@ -24,11 +24,12 @@ import zmq
 
 from zbatch import payload, wire
 from zbatch.calls import Asking, Caller, Future, encode_copied, settle
-from zbatch.config import Timing, client_endpoints
+from zbatch.config import Timing, client_endpoints, keys_folder
 from zbatch.core.actions import Send
 from zbatch.core.calls import Action, Shown
 from zbatch.core.client import ClientCore
 from zbatch.errors import BrokerUnreachable, ClientClosed, to_fault
+from zbatch.security import Keys, own
 from zbatch.sockets import busy_poll, connect, decode, is_readable, receive, send
 
 In = TypeVar("In")
@@ -52,6 +53,8 @@ class ZClient(Caller[In, Out]):
             commas, the next is used when one goes quiet.  None: ``$ZBATCH_BROKER``, else the default.
         topic: The model to ask, where a call names no other.
         timeout: Seconds a request may take, where a call names no other.
+        keys: A folder with ``client.key_secret`` and the broker's public key, for brokers that ask for keys.
+            None: ``$ZBATCH_KEYS``, else no key.
         copy: Copy large arrays when they are submitted.  Without it they travel uncopied, and must not
             change before the outcome.
 
@@ -63,12 +66,15 @@ class ZClient(Caller[In, Out]):
         *,
         topic: str = "default",
         timeout: float = 30.0,
+        keys: str | os.PathLike[str] | None = None,
         copy: bool = False,
         timing: Timing | None = None,
     ) -> None:
         self.endpoints = client_endpoints(endpoint)
+        folder = keys_folder(keys)
+        own_keys = own(folder, "client", "admin") if folder else None
         self._copies = copy
-        self._line: _Line = _Line(self.endpoints, timing or Timing())
+        self._line: _Line = _Line(self.endpoints, timing or Timing(), own_keys)
         super().__init__(Asking(topic, timeout, encode=encode_copied if copy else payload.encode), self._line)
         self._finalizer = weakref.finalize(self, self._line.retire)
         self._finalizer.atexit = False
@@ -92,9 +98,10 @@ class ZClient(Caller[In, Out]):
 class _Line:
     """The connection of one client: its core, its sockets, and whoever is at the helm."""
 
-    def __init__(self, endpoints: Sequence[str], timing: Timing) -> None:
+    def __init__(self, endpoints: Sequence[str], timing: Timing, keys: Keys | None) -> None:
         self.closed = False
         self._endpoints = endpoints
+        self._keys = keys
         self._timing = timing
         self._reset()
         _lines.add(self)
@@ -330,6 +337,9 @@ class _Line:
                 envelope, frames = receive(socket)
                 try:
                     message = decode(envelope, frames)
+                except wire.Foreign as error:
+                    self._perform(core.foreign(peer, str(error)))
+                    continue
                 except wire.Malformed:
                     continue
                 actions = core.handle(peer, message, frames, time.monotonic())
@@ -367,6 +377,7 @@ class _Line:
             where=", ".join(self._endpoints),
             host=platform.node(),
             pid=os.getpid(),
+            keyed=self._keys is not None,
         )
         self._perform(core.start(time.monotonic()))
         return core
@@ -375,7 +386,7 @@ class _Line:
         socket = self._sockets.get(peer)
         if socket is None:
             assert self._context is not None
-            socket = connect(self._context, self._endpoints[peer[0]], self._timing)
+            socket = connect(self._context, self._endpoints[peer[0]], self._timing, self._keys)
             self._sockets[peer] = socket
             self._poller.register(socket, zmq.POLLIN)
         return socket

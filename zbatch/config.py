@@ -126,6 +126,8 @@ def _tables(path: Path, section: str, value: object) -> Iterator[Table]:
         _check(place, SECTIONS[section], values)
         if "model" in values:
             values["model"] = _beside(path, values["model"])
+        if isinstance(values.get("keys"), str) and values["keys"]:
+            values["keys"] = str(path.parent / Path(values["keys"]).expanduser())
         yield Table(place, str(path), values)
 
 
@@ -177,6 +179,11 @@ def client_endpoints(endpoint: str | Sequence[str] | None = None) -> tuple[str, 
         return ClientSettings(endpoint=notation.endpoints_to_connect(told)).endpoint
     except ValueError as error:
         raise ConfigError(f"{label}: {error}") from None
+
+
+def keys_folder(keys: str | os.PathLike[str] | None = None) -> str:
+    """Return the folder of keys that a client uses: what it was told, else ``$ZBATCH_KEYS``; "" is none."""
+    return os.fspath(keys) if keys is not None else os.environ.get("ZBATCH_KEYS", "")
 
 
 def config_file(command: str, given: str | None) -> str | None:
@@ -281,7 +288,7 @@ def resolve_bench(given: Mapping[str, Any], file: str | None = None) -> Resolved
     )
 
 
-SHARED_BY_SERVE = ("timing", "log_format", "log_level")
+SHARED_BY_SERVE = ("timing", "log_format", "log_level", "keys")
 """What a setting of ``serve`` means for both, its broker and its workers."""
 
 _OF_ALL_WORKERS = {"gpu", "num", "batch_size", "batch_cost", "max_latency", "lease", "slots"}
@@ -351,7 +358,9 @@ def _file(file: str | None) -> dict[str, list[Table]]:
 
 def _endpoint_of(tables: Mapping[str, list[Table]]) -> list[Table]:
     return [
-        table._replace(values={path: value for path, value in table.values.items() if path == "endpoint"})
+        table._replace(
+            values={path: value for path, value in table.values.items() if path in ("endpoint", "keys")}
+        )
         for table in tables.get("client", [])
     ]
 
@@ -362,6 +371,8 @@ def _resolve(
     layers = [_from_command_line([kind], given), _from_environment(command, [kind])]
     if broker and os.environ.get("ZBATCH_BROKER"):
         layers.append(_Layer(lambda path: "ZBATCH_BROKER", "", {"endpoint": os.environ["ZBATCH_BROKER"]}))
+    if broker and os.environ.get("ZBATCH_KEYS"):
+        layers.append(_Layer(lambda path: "ZBATCH_KEYS", "", {"keys": os.environ["ZBATCH_KEYS"]}))
     layers += [_from_table(table) for table in tables]
     return _settle(kind, layers)._replace(notes=_notes(command, [kind]))
 

@@ -73,7 +73,7 @@ class Launcher:
             _Part(
                 "worker",
                 one.name or one.topic,
-                structs.replace(one, backend=(private,)),
+                structs.replace(one, backend=(private,), keys=one.keys or settings.broker.keys),
                 Brake(),
                 Note.create(),
             )

@@ -160,7 +160,9 @@ class Load:
 def bench(settings: BenchSettings) -> int:
     """Make the load and print the figures; 1 where not one request was answered."""
     narrator = Console(stderr=True)
-    client: ZClient[Any, Any] = ZClient(settings.endpoint, topic=settings.topic, timeout=settings.timeout)
+    client: ZClient[Any, Any] = ZClient(
+        settings.endpoint, topic=settings.topic, timeout=settings.timeout, keys=settings.keys
+    )
     with client:
         narrator.print(Text(plain(f"asking {settings.topic} at {','.join(settings.endpoint)}"), "dim"))
         client.predict(next(_items(settings)))

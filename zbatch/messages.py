@@ -95,6 +95,12 @@ class Who(Message, frozen=True, tag="WHO"):
     """I do not know this connection: say HELLO.  What followed ``ack``, unless it is 0, nobody has taken."""
 
 
+class Denied(Message, frozen=True, tag="DENIED"):
+    """Your HELLO is not accepted: another version is spoken here, or your key may not do this."""
+
+    fault: Fault
+
+
 class Beat(Message, frozen=True, tag="BEAT"):
     """A sign of life that says what the sender holds; absolute, so a lost one costs nothing."""
 
@@ -325,6 +331,7 @@ AnyMessage = (
     Hello
     | Welcome
     | Who
+    | Denied
     | Beat
     | Pulse
     | Bye

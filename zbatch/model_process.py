@@ -31,6 +31,7 @@ from zbatch.journal import Journal
 from zbatch.model import Context, LoadedModel, load
 from zbatch.processes import Note, die_with_parent
 from zbatch.runner import Runner, Work
+from zbatch.security import own
 from zbatch.sockets import (
     connect,
     decode,
@@ -73,6 +74,7 @@ class Spec(msgspec.Struct, frozen=True):
     lease: float | None
     slots: int
     backend: tuple[str, ...]
+    keys: str
     incarnation: bytes
     timing: Timing
     log_format: str
@@ -191,8 +193,9 @@ class ModelProcess:
     # --- sockets -----------------------------------------------------------------------------------
 
     def _connect(self) -> None:
+        keys = own(self.spec.keys, "worker") if self.spec.keys else None
         for index, endpoint in enumerate(self.spec.backend):
-            socket = connect(self._context, endpoint, self.spec.timing)
+            socket = connect(self._context, endpoint, self.spec.timing, keys)
             self._sockets[bytes([index])] = socket
             for poll in (self._poll, self._stand_in_poll):
                 poll.register(file_descriptor(socket), select.POLLIN)

@@ -167,6 +167,9 @@ class BrokerCoreSettings(Settings, frozen=True):
     timing: Timing = Timing()
     """How long silence lasts before it means something."""
 
+    keyed: bool = False
+    """Whether everybody must have a key that is allowed."""
+
 
 # --- one for each command ------------------------------------------------------------------------
 
@@ -196,8 +199,14 @@ class BrokerSettings(Settings, frozen=True):
     """Look for messages this long before sleeping, giving way to others, where the last came as soon;
     0: never.  To wake a sleeping thread costs 30 us and more; a lone request wakes the broker twice."""
 
+    keys: Text = ""
+    """The folder of keys, see `zbatch keys new`; none: nobody is asked for a key."""
+
     insecure: Flag = False
     """Allow addresses that other hosts can reach, although nobody is asked for a key."""
+
+    ipc_group: Text = ""
+    """A group of this host whose members may use the ipc endpoints, too; none: only this user."""
 
     log_format: LogFormat = "text"
     """How log lines on stderr look."""
@@ -225,11 +234,12 @@ class BrokerSettings(Settings, frozen=True):
                 )
 
     def _require_private(self, field: str, endpoint: str) -> None:
-        if not self.insecure and not notation.is_loopback(endpoint):
+        if not self.insecure and not self.keys and not notation.is_loopback(endpoint):
             raise Wrong(
                 field,
-                f"{endpoint} can be reached from other hosts, and nobody is asked for a key; bind a loopback "
-                "address (tcp://127.0.0.1:port) or ipc, or say --insecure if all who reach it are trusted",
+                f"{endpoint} can be reached from other hosts, and nobody is asked for a key; use --keys "
+                "(`zbatch keys new` makes some), bind a loopback address (tcp://127.0.0.1:port) or ipc, or "
+                "say --insecure if all who reach it are trusted",
             )
 
     def core(self) -> BrokerCoreSettings:
@@ -239,6 +249,7 @@ class BrokerSettings(Settings, frozen=True):
             batching=self.batching,
             batch_size=self.batch_size,
             max_latency=self.max_latency,
+            keyed=bool(self.keys),
             limits=self.limits,
             timing=self.timing,
         )
@@ -280,6 +291,9 @@ class WorkerSettings(Settings, frozen=True):
 
     backend: ConnectTo = (BACKEND,)
     """The brokers to serve; several with commas."""
+
+    keys: Text = ""
+    """The folder with this host's key and the broker's public one; none: the broker asks for no key."""
 
     name: Text = ""
     """What people call this worker; picks its table where a file has several."""
@@ -323,6 +337,9 @@ class ClientSettings(Settings, frozen=True):
     endpoint: ConnectTo = (FRONTEND,)
     """The broker's frontend; several with commas, the next is used when one goes quiet."""
 
+    keys: Text = ""
+    """The folder with this host's key and the broker's public one; none: the broker asks for no key."""
+
     topic: TopicName = "default"
     """The model to ask."""
 
@@ -353,6 +370,9 @@ class StatusSettings(Settings, frozen=True):
     endpoint: ConnectTo = (FRONTEND,)
     """The broker's frontend; several with commas, the first that answers is shown."""
 
+    keys: Text = ""
+    """The folder with this host's key and the broker's public one; none: the broker asks for no key."""
+
     topic: TopicName | None = None
     """Only this topic; with --check, one that must have a worker ready."""
 
@@ -381,6 +401,9 @@ class BenchSettings(Settings, frozen=True):
 
     endpoint: ConnectTo = (FRONTEND,)
     """The broker's frontend; several with commas."""
+
+    keys: Text = ""
+    """The folder with this host's key and the broker's public one; none: the broker asks for no key."""
 
     topic: TopicName = "default"
     """The model to ask."""

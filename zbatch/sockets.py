@@ -10,13 +10,14 @@ import ctypes
 import gc
 import os
 import random
+import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import zmq
 
@@ -29,6 +30,9 @@ from zbatch import wire
 from zbatch.config import Timing
 from zbatch.errors import ConfigError
 from zbatch.messages import AnyMessage, Message
+
+if TYPE_CHECKING:
+    from zbatch.security import Keys
 
 LINK_INTERVAL, LINK_TIMEOUT = 2_000, 10_000
 """Milliseconds between ZMTP heartbeats, and without an answer until a link is dead.  libzmq's own thread
@@ -54,14 +58,11 @@ EVENTS, READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 """Plain numbers: an enum's & and | cost more than the call they are for."""
 
 
-def connect(context: zmq.Context[Any], endpoint: str, timing: Timing) -> zmq.Socket[bytes]:
-    """Return a DEALER that keeps trying to reach an endpoint.
-
-    It sets no routing id: with one of its own, a reconnect that overtakes the death of the old connection
-    would be muted for ever.
-    """
-    socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
-    _settle(socket)
+def connect(
+    context: zmq.Context[Any], endpoint: str, timing: Timing, keys: Keys | None = None
+) -> zmq.Socket[bytes]:
+    """Return a DEALER that keeps trying to reach an endpoint, with a key where there is one."""
+    socket = make_dealer(context, keys)
     # libzmq has no jitter of its own once the longest interval is set: a thousand peers would come together.
     jitter = random.uniform(0.5, 1.5)
     socket.setsockopt(zmq.RECONNECT_IVL, max(1, int(timing.reconnect * 1000 * jitter)))
@@ -76,8 +77,30 @@ def connect(context: zmq.Context[Any], endpoint: str, timing: Timing) -> zmq.Soc
     return socket
 
 
-def bind(context: zmq.Context[Any], endpoints: Sequence[str], message_bytes: int) -> Bound:
-    """Return a ROUTER that listens on every endpoint.
+def make_dealer(context: zmq.Context[Any], keys: Keys | None) -> zmq.Socket[bytes]:
+    """Return a DEALER that is not connected yet.
+
+    It sets no routing id: with one of its own, a reconnect that overtakes the death of the old connection
+    would be muted for ever.
+    """
+    socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+    _settle(socket)
+    if keys is not None:
+        socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, keys.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+    return socket
+
+
+def bind(
+    context: zmq.Context[Any],
+    endpoints: Sequence[str],
+    message_bytes: int,
+    *,
+    keys: Keys | None = None,
+    group: str = "",
+) -> Bound:
+    """Return a ROUTER that listens on every endpoint; with keys, to those whose key is allowed.
 
     Raises :class:`ConfigError` where an endpoint is taken or cannot be listened on.
     """
@@ -87,7 +110,13 @@ def bind(context: zmq.Context[Any], endpoints: Sequence[str], message_bytes: int
     socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
     socket.setsockopt(zmq.MAXMSGSIZE, message_bytes)
     socket.setsockopt(zmq.BACKLOG, ACCEPT_QUEUE)
-    bound = Bound(socket)
+    if keys is not None:
+        socket.setsockopt(zmq.CURVE_SERVER, 1)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, keys.secret)
+        # Without a word from the gate nobody gets in, not even when there is no gate.
+        socket.setsockopt(zmq.ZAP_DOMAIN, b"zbatch")
+        socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+    bound = Bound(socket, group)
     for endpoint in endpoints:
         try:
             bound.add(endpoint)
@@ -108,15 +137,30 @@ def bind(context: zmq.Context[Any], endpoints: Sequence[str], message_bytes: int
 class Bound:
     """A listening socket, and the locks on its ipc paths."""
 
-    def __init__(self, socket: zmq.Socket[bytes]) -> None:
+    def __init__(self, socket: zmq.Socket[bytes], group: str = "") -> None:
         self.socket = socket
+        self._group = group
+        self.endpoints: list[str] = []
+        """Where it listens; a port that was left to the system is named."""
         self._locks: list[tuple[int, Path]] = []
 
     def add(self, endpoint: str) -> None:
-        """Listen on one more endpoint."""
-        if endpoint.startswith("ipc://") and not endpoint.startswith("ipc://@"):
-            self._lock(Path(endpoint.removeprefix("ipc://")))
-        self.socket.bind(endpoint)
+        """Listen on one more endpoint; of a path only this user, and a group that is named, may use it."""
+        if not endpoint.startswith("ipc://") or endpoint.startswith("ipc://@"):
+            self.socket.bind(endpoint)
+            self.endpoints.append(self.socket.getsockopt_string(zmq.LAST_ENDPOINT))
+            return
+        path = Path(endpoint.removeprefix("ipc://"))
+        self._make_home(path.parent)
+        self._lock(path)
+        before = os.umask(0o177)
+        try:
+            self.socket.bind(endpoint)
+        finally:
+            os.umask(before)
+        if self._group:
+            self._open_to_group(path, 0o660)
+        self.endpoints.append(endpoint)
 
     def close(self, linger: int = 0) -> None:
         """Stop listening."""
@@ -126,6 +170,26 @@ class Bound:
                 path.unlink()
             os.close(descriptor)
         self._locks.clear()
+
+    def _make_home(self, folder: Path) -> None:
+        """Make the folder of a socket where it is missing; whoever can enter it could put another there."""
+        if folder.exists():
+            return
+        try:
+            folder.mkdir(0o700, parents=True)
+        except OSError as error:
+            raise ConfigError(f"cannot listen in {folder}: {error.strerror}") from None
+        if self._group:
+            self._open_to_group(folder, 0o750)
+
+    def _open_to_group(self, path: Path, mode: int) -> None:
+        try:
+            shutil.chown(path, group=self._group)
+            path.chmod(mode)
+        except (OSError, LookupError) as error:
+            raise ConfigError(
+                f"ipc_group: {path} cannot be given to group {self._group!r}: {error}"
+            ) from None
 
     def _lock(self, path: Path) -> None:
         # libzmq takes over the path of a living listener without a word; a lock beside it says who is first.
@@ -158,6 +222,21 @@ def receive_from(socket: zmq.Socket[bytes]) -> tuple[bytes, bytes, list[Any]]:
     if not socket.getsockopt(zmq.RCVMORE):
         return peer, envelope, []
     return peer, envelope, _rest(socket)
+
+
+def receive_card(
+    socket: zmq.Socket[bytes], side: bytes, known: Mapping[bytes, Any]
+) -> tuple[bytes, bytes, list[Any], zmq.Frame | None]:
+    """Return what :func:`receive_from` does, and the envelope's frame where the sender is not known.
+
+    The sender's key hangs on it; to look at it costs more than all else, so it is done once a connection.
+    """
+    peer = socket.recv(SEND_FLAGS)
+    if side + peer in known:
+        envelope = socket.recv(SEND_FLAGS)
+        return peer, envelope, _rest(socket) if socket.getsockopt(zmq.RCVMORE) else [], None
+    frame = socket.recv(SEND_FLAGS, copy=False)
+    return peer, frame.bytes, _rest(socket) if frame.more else [], frame
 
 
 def send(socket: zmq.Socket[bytes], message: Message, frames: Sequence[Any]) -> bool:

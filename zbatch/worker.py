@@ -28,9 +28,11 @@ from zbatch.core.supervisor import SupervisorCore
 from zbatch.gpus import Slot, choose
 from zbatch.journal import Journal
 from zbatch.messages import Child as Report
+from zbatch.messages import Denied
 from zbatch.model import check_name
 from zbatch.model_process import DRAIN, LOAD_FAILED, Spec
 from zbatch.processes import KILL_PATIENCE, Brake, Child, Note, reap_strangers
+from zbatch.security import own
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
 
 LOOK = 0.100
@@ -79,6 +81,7 @@ class Supervisor:
         self._journal = journal
         self._context: zmq.Context[Any] = zmq.Context()
         self._sockets: dict[bytes, zmq.Socket[bytes]] = {}
+        self._keys = own(settings.keys, "worker") if settings.keys else None
         self._core = SupervisorCore(
             len(settings.backend),
             os.urandom(16),
@@ -106,7 +109,7 @@ class Supervisor:
     def run(self) -> int:
         """Supervise until stopped or nothing can be served; return the exit status."""
         for index, endpoint in enumerate(self.settings.backend):
-            socket = connect(self._context, endpoint, self.settings.timing)
+            socket = connect(self._context, endpoint, self.settings.timing, self._keys)
             self._sockets[bytes([index])] = socket
             self._poll.register(file_descriptor(socket), select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
@@ -164,6 +167,7 @@ class Supervisor:
             lease=settings.lease,
             slots=settings.slots,
             backend=settings.backend,
+            keys=settings.keys,
             incarnation=place.incarnation,
             timing=settings.timing,
             log_format=settings.log_format,
@@ -312,6 +316,8 @@ class Supervisor:
                 except wire.Malformed as error:
                     self._journal.event("malformed message", level="warning", why=str(error))
                     continue
+                if isinstance(message, Denied):
+                    self._journal.event("broker refuses this worker", level="error", why=message.fault.text)
                 self._perform(self._core.handle(peer, message, frames, now))
 
     def _perform(self, actions: Sequence[Send]) -> None:

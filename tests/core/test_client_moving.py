@@ -6,7 +6,6 @@ from typing import Any
 
 from tests.core.asking import (
     FIRST,
-    LATER_EPOCH,
     SECOND,
     ask,
     call,
@@ -221,14 +220,13 @@ def test_a_client_that_stops_says_goodbye_to_each_that_knows_it() -> None:
     assert goodbyes == [Send(SECOND, Bye(conn(2), 2, 1)), Send(FIRST, Bye(conn(1), 4, 3))]
 
 
-def test_a_broker_that_was_left_may_be_asked_again() -> None:
+def test_a_broker_that_was_left_and_is_asked_again_knows_us_still() -> None:
     core = left_with_one_running()
     welcome(core, peer=SECOND, connection=2, now=1.1)
-    back = refuse(core, LEAVING, (2, 3), peer=SECOND, connection=2, now=1.5)
-    assert back == [Send(FIRST, hello(3, (1, 2), next=3))]
-    assert sent_again(welcome(core, (1, 2), connection=3, epoch=LATER_EPOCH, now=1.6)) == [
-        Group(1, "bert", 28_400, [b"a"], again=True)
-    ]
+    core.tick(1.5)
+    assert refuse(core, LEAVING, (2, 3), peer=SECOND, connection=2, now=1.6) == []
+    assert sent_again(core.tick(2.1)) == [Group(2, "bert", 27_900, [b"b"], key="en")]
+    assert len(ended(result(core, 1, b"y", now=2.2))) == 1
 
 
 # --- a broker without workers --------------------------------------------------------------------

@@ -21,7 +21,7 @@ from tests.core.asking import (
 from zbatch.core.actions import Send
 from zbatch.core.calls import Answered, Failed, Finished, Shown
 from zbatch.core.client import WORD
-from zbatch.messages import Bye, Cancel, Fault, Request, Status, StatusAsk, Who
+from zbatch.messages import Bye, Cancel, Denied, Fault, Request, Status, StatusAsk, Who
 
 FAULT = Fault("model_failed", "no")
 
@@ -238,7 +238,8 @@ def test_where_no_broker_answered_the_error_says_so_at_once() -> None:
         [one],
         Fault(
             "broker_unreachable",
-            "no broker at tcp://here:1 answered within 1.004 s; is one running there, and reachable?",
+            "no broker at tcp://here:1 answered within 1.004 s; "
+            "is one running there, and reachable, or does it ask for a key?",
         ),
     )
 
@@ -347,3 +348,40 @@ def test_a_message_that_a_client_does_not_expect_changes_nothing() -> None:
     core = connected()
     unexpected: Any = Bye(conn(1), 2, 0)
     assert core.handle(FIRST, unexpected, [], 0.0) == []
+
+
+# --- who is not let in ---------------------------------------------------------------------------
+
+
+DENIED = Fault("forbidden", "a worker's key")
+
+
+def test_who_is_not_let_in_need_not_wait_for_a_deadline() -> None:
+    core, _ = started()
+    one, two = call(b"a"), call(b"b")
+    ask(core, one)
+    core.submit(two)
+    assert core.handle(FIRST, Denied(conn(1), 0, 0, DENIED), [], 0.1) == [Failed([one, two], DENIED)]
+    assert core.is_idle
+    assert core.tick(40.0) == []
+
+
+def test_who_is_not_let_in_and_asks_for_nothing_hears_nothing() -> None:
+    core, _ = started()
+    assert core.handle(FIRST, Denied(conn(1), 0, 0, DENIED), [], 0.1) == []
+
+
+def test_what_another_broker_denies_changes_nothing() -> None:
+    core, _ = started(brokers=2)
+    ask(core, call(b"a"))
+    core.tick(3.0)
+    assert core.handle(FIRST, Denied(conn(1), 0, 0, DENIED), [], 3.1) == []
+
+
+def test_a_broker_that_speaks_another_version_is_an_error_that_says_so() -> None:
+    core, _ = started()
+    one = call(b"a")
+    ask(core, one)
+    assert core.foreign(FIRST, "protocol version 2 was sent, version 1 is spoken here") == [
+        Failed([one], Fault("protocol_mismatch", "protocol version 2 was sent, version 1 is spoken here"))
+    ]

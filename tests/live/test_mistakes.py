@@ -66,7 +66,7 @@ def test_a_wrong_port_says_where_nobody_answered() -> None:
     found = zbatch("predict", "--endpoint", NOBODY, "--timeout", "300ms", "shout", "hello")
     assert found.returncode == 1
     sentence = f"BrokerUnreachable: no broker at {NOBODY} answered within 0.3 s; is one running there, "
-    sentence += "and reachable?"
+    sentence += "and reachable, or does it ask for a key?"
     assert is_told(sentence, found.stderr)
     with ZClient[str, str](NOBODY, timeout=0.3) as client, pytest.raises(BrokerUnreachable) as caught:
         client.predict(["hello"])

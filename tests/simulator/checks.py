@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.simulator.brokers import Broker
 from tests.simulator.callers import Asked, buffers_of
-from zbatch.core.backlog import RUNNING
+from zbatch.core.backlog import RUNNING, runs
 from zbatch.core.retry import ATTEMPTS
 
 if TYPE_CHECKING:
@@ -78,25 +78,31 @@ class Checks:
             if not one.over
             and self._is_served(one)
             and id(one.client) not in full
-            and not self._is_suspect_and_forlorn(one)
-            and one.deadline - one.client.now() >= seconds
+            and not self._is_with_the_forlorn(one)
+            and one.deadline - one.client.now() >= seconds + self._work_of(one)
             and all(item[:1] == b"c" for item in one.items)
         ]
 
-    def _is_suspect_and_forlorn(self, asked: Asked) -> bool:
-        """Return whether a call waits to be run apart by a broker that no worker reaches."""
-        group, client = asked.call.group, asked.client.core._life
-        return any(
-            span.held.base
-            <= (group.base if group is not None else -1)
-            < span.held.base + len(span.held.state)
-            for broker in self._life.brokers
-            if broker.router.is_forlorn
-            for topic in broker.core.topics.all.values()
-            for spans in topic.suspects
-            for span in spans
-            if span.held.owner.link.life == client
+    def _is_with_the_forlorn(self, asked: Asked) -> bool:
+        """Return whether a broker that no worker reaches has begun a call: it may wait there for ever."""
+        life, group = asked.client.core._life, asked.call.group
+        for broker in self._life.brokers:
+            client = broker.core.ledger.clients.get(life) if broker.router.is_forlorn else None
+            if client is None or group is None:
+                continue
+            ids = (group.base, group.base + len(group.items))
+            if any(runs(held, RUNNING, first, last) for held, first, last in client.find(*ids)):
+                return True
+        return False
+
+    def _work_of(self, asked: Asked) -> float:
+        """Return how long everything that waits for the same model may take, one by one on one worker."""
+        topic = asked.call.mark[0]
+        farm = self._life.farms[topic]
+        waiting = sum(
+            len(one.items) for one in self._life.asked if not one.over and one.call.mark[0] == topic
         )
+        return waiting * (1.8 * farm.run + 8 * self._life.delay)
 
     def _is_served(self, asked: Asked) -> bool:
         return asked.call.mark[0] in self._life.farms

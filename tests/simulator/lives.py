@@ -107,7 +107,7 @@ class Life:
         self.gone: list[Caller] = []
         """Clients that left or died."""
         self._routers = routers
-        self._delay = delay
+        self.delay = delay
         self._asks = world.one_of((1.0, 4.0, 12.0))
         """Calls a second, all clients together."""
         self._marks = world.one_of(("", "", "?", "=", "?=", "!", "~", "!?~="))
@@ -210,7 +210,7 @@ class Life:
         self.callers.remove(old)
         self.gone.append(old)
         name = f"c{len(self.callers) + len(self.gone)}-"
-        self.callers.append(Caller(self.world, name, self._routers, self.timing, self._delay))
+        self.callers.append(Caller(self.world, name, self._routers, self.timing, self.delay))
 
 
 @contextmanager

@@ -15,7 +15,7 @@ from zbatch.core.actions import Send
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.dispatch import Dispatcher
 from zbatch.core.ledger import Ledger, Measure, size_of
-from zbatch.core.links import Link, Links
+from zbatch.core.links import MAY_BE, Identity, Link, Links
 from zbatch.core.status import snapshot
 from zbatch.core.topics import Topics
 from zbatch.messages import (
@@ -25,8 +25,10 @@ from zbatch.messages import (
     Bye,
     Cancel,
     Children,
+    Denied,
     Done,
     Draining,
+    Fault,
     Hello,
     Message,
     Progress,
@@ -86,11 +88,21 @@ class BrokerCore:
 
     # --- what the body calls -----------------------------------------------------------------------
 
-    def handle(self, peer: bytes, message: AnyMessage, frames: Sequence[Any], now: float) -> list[Send]:
-        """Take in one message; return what must be said at once."""
+    def handle(
+        self,
+        peer: bytes,
+        message: AnyMessage,
+        frames: Sequence[Any],
+        now: float,
+        identity: Identity | None = None,
+    ) -> list[Send]:
+        """Take in one message; return what must be said at once.
+
+        ``identity`` is whose key the connection has; it is read only in a HELLO.
+        """
         link = self.links.by_peer.get(peer)
         if link is None or message.conn != link.conn or type(message) is Hello:
-            self._on_stranger(peer, message, now)
+            self._on_stranger(peer, message, now, identity)
         else:
             link.heard = now
             link.received = message.number
@@ -170,20 +182,27 @@ class BrokerCore:
 
     # --- who is who --------------------------------------------------------------------------------
 
-    def _on_stranger(self, peer: bytes, message: AnyMessage, now: float) -> None:
+    def _on_stranger(self, peer: bytes, message: AnyMessage, now: float, identity: Identity | None) -> None:
         if type(message) is not Hello:
             self.count("strange_messages")
             if type(message) is not Bye and self.links.may_ask(peer, now):
                 self._out.append(Send(peer, Who(message.conn, 0, max(0, message.number - 1))))
             return
         known = self.links.by_life.get(message.life)
+        if self.settings.keyed:
+            before = self.links.by_peer.get(peer)
+            identity = identity or (before.identity if before is not None else None)
+            fault = _forbids(identity, message, known)
+            if fault is not None:
+                self._deny(peer, message, fault, now)
+                return
         said_again = known is not None and known.conn == message.conn
         if known is not None and said_again and known.peer != peer:
             # Numbers that began on another connection cannot go on here: some may be lost with it.
             if self.links.may_ask(peer, now):
                 self._out.append(Send(peer, Who(message.conn, 0, 0)))
             return
-        link = self.links.introduce(peer, message, now)
+        link = self.links.introduce(peer, message, now, identity)
         if link is None:
             self.count("refused_hellos")
             return
@@ -199,6 +218,30 @@ class BrokerCore:
         welcome = Welcome(*link.stamp(), self.epoch, 1, missing, limit, self._unserved(link))
         self._out.append(Send(peer, welcome))
 
+    def _deny(self, peer: bytes, hello: Hello, fault: Fault, now: float) -> None:
+        self.note("peer refused", role=hello.role, host=hello.host, pid=hello.pid, why=fault.text)
+        if self.links.may_ask(peer, now):
+            self._out.append(Send(peer, Denied(hello.conn, 0, 0, fault)))
+
+    def revoke(self, peers: Sequence[bytes]) -> None:
+        """Forget peers whose key is not allowed any more, with all that they asked for or held."""
+        for peer in peers:
+            link = self.links.by_peer.get(peer)
+            if link is not None:
+                self._forget(link)
+
+    def _forget(self, link: Link) -> None:
+        """Forget a peer, and what it asked for or held."""
+        if link.role == "client":
+            self.ledger.forget(self.ledger.clients[link.life])
+        elif link.role == "worker":
+            worker = self.dispatcher.workers.get(link.life)
+            if worker is not None:
+                self.dispatcher.lose(worker)
+        else:
+            self.dispatcher.orphan(link)
+        self.links.forget(link)
+
     def _look_at(self, link: Link, now: float) -> None:
         """Decide what a link's silence means, and when to look again."""
         if self.links.by_life.get(link.life) is not link:
@@ -213,19 +256,16 @@ class BrokerCore:
                 if gone or silent >= patience:
                     if client.items:
                         self.note("client gone", host=link.host, pid=link.pid, unfinished=client.items)
-                    self.ledger.forget(client)
-                    self.links.forget(link)
+                    self._forget(link)
                     return
                 self._look_again(link, link.heard + patience, now)
             case "worker":
-                worker = self.dispatcher.workers.get(link.life)
                 if gone or silent >= timing.silent:
                     self.note("worker lost", host=link.host, pid=link.pid, silent_s=round(silent, 1))
-                    if worker is not None:
-                        self.dispatcher.lose(worker)
-                    self.links.forget(link)
+                    self._forget(link)
                     return
                 if silent >= timing.suspect and link.gone is None:
+                    worker = self.dispatcher.workers.get(link.life)
                     if worker is not None:
                         self.dispatcher.suspect(worker)
                     # A probe: if the connection is gone, sending says so.
@@ -233,8 +273,7 @@ class BrokerCore:
                 self._look_again(link, link.heard + timing.suspect, now)
             case _:
                 if gone or silent >= timing.silent:
-                    self.dispatcher.orphan(link)
-                    self.links.forget(link)
+                    self._forget(link)
                     return
                 self._look_again(link, link.heard + timing.silent, now)
 
@@ -330,3 +369,17 @@ class BrokerCore:
     def _on_supervisor_bye(self, link: Link, _: Bye, __: Sequence[Any], now: float) -> None:
         self.dispatcher.orphan(link)
         self.links.forget(link)
+
+
+def _forbids(identity: Identity | None, hello: Hello, known: Link | None) -> Fault | None:
+    """Return why somebody may not introduce itself like this, where keys are asked for."""
+    if identity is None:
+        return Fault("unauthorized", "this key is not allowed here (any more)")
+    if hello.role not in MAY_BE[identity.role]:
+        text = (
+            f"the key {identity.name!r} is for the role {identity.role!r}, not to come in as {hello.role!r}"
+        )
+        return Fault("forbidden", text)
+    if known is not None and known.identity is not None and known.identity.key != identity.key:
+        return Fault("forbidden", f"the key {identity.name!r} is not the one that this life began with")
+    return None

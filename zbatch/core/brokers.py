@@ -57,8 +57,9 @@ class Brokers:
         self._since = dict.fromkeys(self._since, now)
         self._place = (self._place + 1) % len(self._sessions)
         self.asked = self._sessions[self._place]
+        if self.asked not in self.left:
+            self.asked.renew()
         self.forsake(self.asked)
-        self.asked.renew()
         return before
 
     def leave(self, now: float) -> None:

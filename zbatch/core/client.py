@@ -27,6 +27,7 @@ from zbatch.messages import (
     Beat,
     Bye,
     Cancel,
+    Denied,
     Fault,
     Group,
     Hello,
@@ -77,11 +78,13 @@ class ClientCore:
         where: str = "",
         host: str = "",
         pid: int = 0,
+        keyed: bool = False,
     ) -> None:
         self._timing = timing
         self._life = life
         self._where = where
         """What people call the brokers, for an error that says that none answered."""
+        self._advice = "is this key allowed there" if keyed else "does it ask for a key"
         self._host = host
         self._pid = pid
         self._brokers = Brokers(brokers, mint, timing)
@@ -148,6 +151,8 @@ class ClientCore:
                 session.renew()
                 self._brokers.forsake(session)
                 return [self._hello(now)] if session is self._brokers.asked else []
+            case Denied():
+                return self._on_denied(session, message)
             case Status():
                 self._asked_status = False
                 return [Shown(message.snapshot)]
@@ -406,7 +411,7 @@ class ClientCore:
         if handed_back and session is self._brokers.asked and self._brokers.are_several:
             # What runs there may end there.
             self._brokers.leave(now)
-            actions.append(self._hello(now))
+            actions += self._begin_to_ask(now)
         return actions
 
     def _fail_ids(self, start: int, stop: int, fault: Fault, now: float, actions: list[Action]) -> None:
@@ -522,6 +527,23 @@ class ClientCore:
             actions += self.ask_status(now)
         return actions
 
+    def _on_denied(self, session: Session, denied: Denied) -> list[Action]:
+        """End everything: who is not let in need not wait for a deadline."""
+        calls = self.open_calls()
+        if session is not self._brokers.asked or not calls:
+            return []
+        for sent in self._groups.values():
+            self._deadlines.discard(sent.bucket, sent)
+        self._groups.clear()
+        self._pending.clear()
+        self._unsent.clear()
+        return [Failed(calls, denied.fault)]
+
+    def foreign(self, peer: bytes, text: str) -> list[Action]:
+        """Learn that a broker speaks another version of the protocol."""
+        session = self._brokers.session(peer)
+        return self._on_denied(session, Denied(session.conn, 0, 0, Fault("protocol_mismatch", text)))
+
     def _on_pulse(self, session: Session, pulse: Pulse, now: float) -> list[Action]:
         if session is self._brokers.asked:
             self._beat_owed = bool(self._groups)
@@ -603,7 +625,11 @@ class ClientCore:
         oldest = min(next(iter(self._groups.values())).made, now)
         if self._brokers.is_quiet(oldest, now):
             quiet = self._brokers.move(now)
-            actions += [self._hello(now), self._farewell(quiet)]
+            actions += [*self._begin_to_ask(now), self._farewell(quiet)]
+
+    def _begin_to_ask(self, now: float) -> list[Action]:
+        # One that was left and came to be asked again knows us still.
+        return self.flush(now) if self._brokers.asked.welcomed else [self._hello(now)]
 
     def _farewell(self, quiet: Session) -> Send:
         """Say that nothing is wanted: a broker that only cannot be heard need not work for nobody."""
@@ -616,7 +642,10 @@ class ClientCore:
         heard = self._brokers.asked.heard
         if heard is None or heard < sent.made:
             at = f" at {self._where}" if self._where else ""
-            text = f"no broker{at} answered within {waited:.3f} s; is one running there, and reachable?"
+            text = (
+                f"no broker{at} answered within {waited:.3f} s; is one running there, and reachable, "
+                f"or {self._advice}?"
+            )
             fault = Fault("broker_unreachable", text)
         else:
             fault = Fault("deadline_exceeded", f"no outcome within {waited:.3f} s")

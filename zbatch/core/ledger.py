@@ -63,7 +63,8 @@ class Ledger:
         """Return the client behind a connection, on this connection from now on."""
         client = self.clients.get(link.life)
         if client is None:
-            client = self.clients[link.life] = Client(link, link.life)
+            principal = link.life if link.identity is None else link.identity.key
+            client = self.clients[link.life] = Client(link, principal)
         elif anew:
             client.reconnected(link)
         else:

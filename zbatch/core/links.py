@@ -23,6 +23,20 @@ WHO_INTERVAL = 1.0
 """At most one WHO per connection and second: a flood of strange messages is not answered by a flood."""
 
 
+MAY_BE = {"worker": ("worker", "supervisor"), "client": ("client",), "admin": ("client",)}
+"""What a key's role lets its holder introduce itself as; an admin is a client who may also give orders."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a connection belongs to, by its key."""
+
+    key: bytes
+    """The public key, 40 characters of Z85."""
+    role: str
+    name: str
+
+
 @dataclass(slots=True, eq=False)
 class Link:
     """An introduced connection."""
@@ -38,6 +52,8 @@ class Link:
     received: int = 1
     acked: int = 0
     origin: bytes = b""
+    identity: Identity | None = None
+    """Whose key it has, where keys are asked for."""
     gone: float | None = None
     """When sending found the connection gone."""
     look: float = 0.0
@@ -58,7 +74,9 @@ class Links:
         self.by_life: dict[bytes, Link] = {}
         self._asked: OrderedDict[bytes, float] = OrderedDict()
 
-    def introduce(self, peer: bytes, hello: Hello, now: float) -> Link | None:
+    def introduce(
+        self, peer: bytes, hello: Hello, now: float, identity: Identity | None = None
+    ) -> Link | None:
         """Remember who is behind a peer; the life's older connection is heard no more.
 
         Returns None for a peer that chose its own routing id (it could have chosen another's), for one
@@ -80,6 +98,7 @@ class Links:
             # Said again because the answer was slow: what was sent meanwhile has its numbers.
             link.sent, link.acked = old.sent, old.acked
         link.origin = origin_of(hello.life)
+        link.identity = identity
         self.by_peer[peer] = self.by_life[hello.life] = link
         self._asked.pop(peer, None)
         return link
