@@ -136,6 +136,8 @@ class Broker:
                 self._empty_outboxes(now)
             if self.core.events:
                 self._print()
+            if self.core.draining and self._leaving is None:
+                self._leave(now)
             if self._leaving is not None:
                 self._leave_when_done(now, self._leaving)
 
@@ -246,8 +248,10 @@ class Broker:
         if self._leaving is not None or b"!" in orders:
             self.running = False
             return
+        self._leave(time.monotonic())
+
+    def _leave(self, now: float) -> None:
         self._journal.event("leaving", waits_s=LAST_WORDS)
-        now = time.monotonic()
         self._leaving = now + LAST_WORDS
         self._perform(self.core.drain(), now)
 

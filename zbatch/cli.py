@@ -22,6 +22,7 @@ from zbatch.config import (
     BenchSettings,
     BrokerSettings,
     ClientSettings,
+    DrainSettings,
     Leaf,
     Resolved,
     ServeSettings,
@@ -34,6 +35,7 @@ from zbatch.notation import json_or_text
 
 if TYPE_CHECKING:
     from zbatch.client import ZClient
+    from zbatch.messages import Target
 
 INTERRUPTED = 130
 """What a shell says of a command that Ctrl-C ended."""
@@ -124,6 +126,7 @@ SECTIONS = {
     "predict": "client",
     "status": "status",
     "bench": "bench",
+    "drain": "drain",
 }
 """The table of a file in which a command finds its settings."""
 
@@ -196,9 +199,13 @@ def broker(**given: Any) -> int:
     \b
     zbatch broker
     zbatch broker --frontend tcp://127.0.0.1:5555,ipc:///run/zbatch/front --topics bert,resnet
-    zbatch broker --config farm.toml
+    zbatch broker --config farm.toml --supervise
     """
     settings = _noted(config.resolve_broker(*_said("broker", given)))
+    if settings.supervise:
+        from zbatch.launcher import supervise
+
+        return supervise(settings)
     from zbatch.broker import run
 
     return run(settings)
@@ -314,6 +321,32 @@ def bench(**given: Any) -> int:
     return run(settings)
 
 
+@main.command(cls=Command)
+@click.argument("what", type=click.Choice(["broker", "worker", "topic"]))
+@click.argument("name", required=False, default="")
+@click.option("--undo", is_flag=True, help="Let a drained topic take requests again.")
+@_options(config.leaves(DrainSettings))
+def drain(what: Target, name: str, undo: bool, **given: Any) -> int:
+    """Let something leave in order: it takes nothing new, ends what was begun, and goes.
+
+    Where the broker asks for keys, this takes an admin's.
+
+    \b
+    zbatch drain worker gpu-host-1            every zbatch worker of a host; or HOST:PID, as status shows
+    zbatch drain topic bert                   no new requests; its workers leave after the last one
+    zbatch drain broker
+    """
+    if (what == "broker") == bool(name):
+        raise click.UsageError("a worker or a topic is named, a broker is not")
+    settings = _noted(config.resolve_drain(*_said("drain", given)))
+    from zbatch.admin import give
+    from zbatch.security import own
+
+    keys = own(settings.keys, "admin") if settings.keys else None
+    click.echo(give(settings.endpoint[0], what, name, undo=undo, keys=keys, timeout=settings.timeout))
+    return 0
+
+
 COMMANDS = {
     "broker": broker,
     "worker": worker,
@@ -326,7 +359,7 @@ COMMANDS = {
 
 @main.command("config", context_settings={"ignore_unknown_options": True})
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-@click.argument("command", type=click.Choice(list(SECTIONS)))
+@click.argument("command", type=click.Choice(list(COMMANDS)))
 @click.argument("rest", nargs=-1, type=click.UNPROCESSED, metavar="[OPTIONS]...")
 @click.pass_context
 def show_config(ctx: click.Context, command: str, rest: tuple[str, ...], as_json: bool) -> int:

@@ -26,6 +26,7 @@ from zbatch.settings import (
     BrokerCoreSettings,
     BrokerSettings,
     ClientSettings,
+    DrainSettings,
     Leaf,
     Limits,
     ServeSettings,
@@ -46,6 +47,7 @@ __all__ = [
     "BrokerCoreSettings",
     "BrokerSettings",
     "ClientSettings",
+    "DrainSettings",
     "Leaf",
     "Limits",
     "Resolved",
@@ -83,6 +85,7 @@ SECTIONS: dict[str, tuple[type[Settings], ...]] = {
     "client": (ClientSettings,),
     "status": (StatusSettings,),
     "bench": (BenchSettings,),
+    "drain": (DrainSettings,),
 }
 """The tables of a file; only ``[[worker]]`` may stand several times."""
 
@@ -285,6 +288,14 @@ def resolve_bench(given: Mapping[str, Any], file: str | None = None) -> Resolved
     tables = _file(file)
     return _resolve(
         "bench", BenchSettings, given, tables.get("bench", []) + _endpoint_of(tables), broker=True
+    )
+
+
+def resolve_drain(given: Mapping[str, Any], file: str | None = None) -> Resolved[DrainSettings]:
+    """Return what ``zbatch drain`` runs on; the endpoint may stand in ``[client]`` too."""
+    tables = _file(file)
+    return _resolve(
+        "drain", DrainSettings, given, tables.get("drain", []) + _endpoint_of(tables), broker=True
     )
 
 

@@ -1,4 +1,4 @@
-"""``zbatch serve``: a broker and its workers as child processes of one supervisor.
+"""``zbatch serve`` and ``zbatch broker --supervise``: child processes that one supervisor keeps alive.
 
 Each child is a process of its own, so a model that takes its worker down leaves the broker standing.  One
 that dies is started again, and held back if it does nothing but die; one that says by its exit status that
@@ -9,6 +9,7 @@ started it to see.  Workers leave before the broker does: what they still answer
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import shutil
@@ -16,8 +17,10 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from msgspec import structs
@@ -37,6 +40,9 @@ STEADY = 60.0
 
 LAST_WORDS = 8.0
 """Seconds that a broker gets to leave once its workers have; it waits less than that by itself."""
+
+BROKER_PAUSE = 0.5
+"""Seconds that a broker stays away at most when it does nothing but die."""
 
 SHORT = "/tmp"
 """Where the private endpoint lies when the usual place for it has too long a path for a socket."""
@@ -61,23 +67,11 @@ class _Part:
 class Launcher:
     """Keeps a broker and its workers alive."""
 
-    def __init__(self, settings: ServeSettings, journal: Journal) -> None:
-        self._settings = settings
+    def __init__(self, broker: BrokerSettings, workers: Sequence[WorkerSettings], journal: Journal) -> None:
         self._journal = journal
-        self.home = Path(tempfile.mkdtemp(prefix="zbatch-", dir=_place_for_sockets()))
-        """Only this user may look into it: whoever reaches the backend can pose as a worker."""
-        private = f"ipc://{self.home}/backend"
-        listening = structs.replace(settings.broker, backend=(private, *settings.broker.backend))
-        self._broker = _Part("broker", "broker", listening, Brake(), Note.create())
+        self._broker = _Part("broker", "broker", broker, Brake(), Note.create())
         self._workers = [
-            _Part(
-                "worker",
-                one.name or one.topic,
-                structs.replace(one, backend=(private,), keys=one.keys or settings.broker.keys),
-                Brake(),
-                Note.create(),
-            )
-            for one in settings.workers
+            _Part("worker", one.name or one.topic, one, Brake(), Note.create()) for one in workers
         ]
         self._wake, self._alarm = os.pipe()
         for descriptor in (self._wake, self._alarm):
@@ -121,7 +115,6 @@ class Launcher:
             part.note.close()
         os.close(self._wake)
         os.close(self._alarm)
-        shutil.rmtree(self.home, ignore_errors=True)
 
     def _parts(self) -> list[_Part]:
         return [self._broker, *self._workers]
@@ -152,6 +145,14 @@ class Launcher:
             self._broker_leaves_last()
             return
         now = time.monotonic()
+        if status == 0 and part is self._broker:
+            # An operator drained it: nobody ends a broker by mistake with an orderly goodbye.
+            self._leave()
+            return
+        if status == 0:
+            self._journal.event("worker left", name=part.name, pid=child.pid)
+            part.start_at = math.inf
+            return
         if status is not None and status > 0:
             # It ended itself and said why: wrong settings, or a model that does not load after several tries.
             self._journal.event(f"{part.role} gave up", level="error", name=part.name, exit=status)
@@ -159,6 +160,9 @@ class Launcher:
             self._leave()
             return
         pause = part.brake.died(finished=now - part.started > STEADY)
+        if part is self._broker:
+            # Everybody waits for it; and a broker has no model of its own to die of.
+            pause = min(pause, BROKER_PAUSE)
         part.start_at = now + pause
         self._journal.event(
             f"{part.role} died", level="warning", name=part.name, pid=child.pid, exit=status, again_in_s=pause
@@ -174,7 +178,7 @@ class Launcher:
                     part.child.kill()
             self._leaves_until = min(self._leaves_until or now, now + LAST_WORDS)
             return
-        longest = max(worker.settings.timing.drain for worker in self._workers)
+        longest = max((worker.settings.timing.drain for worker in self._workers), default=0.0)
         self._leaves_until = now + longest + LAST_WORDS
         self._journal.event("leaving", waits_s=longest)
         for part in self._workers:
@@ -197,7 +201,7 @@ class Launcher:
             due = self._leaves_until
         else:
             due = min((part.start_at for part in self._parts() if part.child is None), default=now + 3600.0)
-        return max(0, int((due - now) * 1000) + 1)
+        return max(0, int((min(due, now + 3600.0) - now) * 1000) + 1)
 
 
 def _place_for_sockets() -> str | None:
@@ -211,22 +215,39 @@ def serve(settings: ServeSettings) -> int:
     """
     for one in settings.workers:
         check_name(one.model)
-    journal = Journal(settings.broker.log_format, "serve", level=settings.broker.log_level)
-    launcher = Launcher(settings, journal)
+    # Only this user may look into it: whoever reaches the backend can pose as a worker.
+    home = Path(tempfile.mkdtemp(prefix="zbatch-", dir=_place_for_sockets()))
+    private = f"ipc://{home}/backend"
+    broker = structs.replace(settings.broker, backend=(private, *settings.broker.backend))
+    workers = [
+        structs.replace(one, backend=(private,), keys=one.keys or broker.keys) for one in settings.workers
+    ]
+    try:
+        return _keep_alive(
+            *("serve", broker, workers),
+            home=home,
+            models=[f"{one.topic}: {one.model}" for one in workers],
+        )
+    finally:
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def supervise(settings: BrokerSettings) -> int:
+    """Run a broker that is started again when it dies, until SIGTERM or SIGINT."""
+    return _keep_alive("supervisor", settings, [])
+
+
+def _keep_alive(who: str, broker: BrokerSettings, workers: Sequence[WorkerSettings], **facts: Any) -> int:
+    journal = Journal(broker.log_format, who, level=broker.log_level)
+    launcher = Launcher(broker, workers, journal)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: launcher.stop())
-    journal.event(
-        "serve started",
-        version=version(),
-        pid=os.getpid(),
-        home=launcher.home,
-        models=[f"{one.topic}: {one.model}" for one in settings.workers],
-    )
+    journal.event("launcher started", version=version(), pid=os.getpid(), **facts)
     try:
         return launcher.run()
     finally:
         launcher.close()
-        journal.event("serve ended")
+        journal.event("launcher ended")
         journal.close()
 
 

@@ -38,6 +38,7 @@ Text = Annotated[str, Meta(max_length=65_536)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31)]
 Cost = Annotated[float, Meta(ge=0, le=1e15)]
 Role = Literal["client", "worker", "supervisor"]
+Target = Literal["broker", "worker", "topic"]
 
 
 class Fault(Struct, frozen=True, array_like=True, gc=False):
@@ -202,6 +203,23 @@ class Status(Message, frozen=True, tag="STATUS"):
 # --- worker and broker --------------------------------------------------------------------------
 
 
+class Order(Message, frozen=True, tag="ORDER"):
+    """Drain this: take nothing new, end what was begun, leave.  With keys, only an admin may say so."""
+
+    what: Target
+    name: Annotated[str, Meta(max_length=256)] = ""
+    """A topic; a worker as ``host`` or ``host:pid``."""
+    undo: bool = False
+    """A drained topic takes requests again."""
+
+
+class Ordered(Message, frozen=True, tag="ORDERED"):
+    """What became of an order."""
+
+    text: Text
+    fault: Fault | None = None
+
+
 class Facts(Struct, frozen=True, array_like=True, gc=False):
     """What a worker tells about its model; bounded, for people and gateways."""
 
@@ -320,6 +338,10 @@ class Child(Struct, frozen=True, array_like=True, gc=False):
     """Other epochs, each with the last of its batches that the model began: all of those came to an end."""
 
 
+class Leave(Message, frozen=True, tag="LEAVE"):
+    """An operator orders this worker to leave: let what runs finish, return what has not begun."""
+
+
 class Children(Message, frozen=True, tag="CHILDREN"):
     """A supervisor's beat; the dead stay listed until this message is acknowledged."""
 
@@ -341,6 +363,8 @@ AnyMessage = (
     | Cancel
     | StatusAsk
     | Status
+    | Order
+    | Ordered
     | Ready
     | Batch
     | Progress
@@ -350,6 +374,7 @@ AnyMessage = (
     | Returned
     | Draining
     | Children
+    | Leave
 )
 
 NOWHERE: bytes = bytes(8)

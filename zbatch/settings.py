@@ -208,6 +208,9 @@ class BrokerSettings(Settings, frozen=True):
     ipc_group: Text = ""
     """A group of this host whose members may use the ipc endpoints, too; none: only this user."""
 
+    supervise: Flag = False
+    """Stay beside the broker, and start it again when it dies."""
+
     log_format: LogFormat = "text"
     """How log lines on stderr look."""
 
@@ -394,6 +397,25 @@ class StatusSettings(Settings, frozen=True):
     def __post_init__(self) -> None:
         _require_endpoint(self.endpoint)
         _above_zero(self, "timeout", "interval")
+
+
+class DrainSettings(Settings, frozen=True):
+    """``zbatch drain``: which broker is told."""
+
+    endpoint: ConnectTo = (FRONTEND,)
+    """The frontend of the broker to tell."""
+
+    keys: Text = ""
+    """The folder with an admin's key and the broker's public one; none: the broker asks for no key."""
+
+    timeout: Seconds = 5.0
+    """The longest that the broker may take to answer."""
+
+    def __post_init__(self) -> None:
+        _require_endpoint(self.endpoint)
+        _above_zero(self, "timeout")
+        if len(self.endpoint) != 1:
+            raise Wrong("endpoint", f"wanted one broker, got {len(self.endpoint)}; tell them one by one")
 
 
 class BenchSettings(Settings, frozen=True):

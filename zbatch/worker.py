@@ -291,6 +291,9 @@ class Supervisor:
         if self._leaving is not None:
             self._running = False
             return
+        self._leave()
+
+    def _leave(self) -> None:
         self._leaving = time.monotonic() + self.settings.timing.drain
         self._journal.event("leaving", waits_s=self.settings.timing.drain)
         for place in self._places:
@@ -319,6 +322,8 @@ class Supervisor:
                 if isinstance(message, Denied):
                     self._journal.event("broker refuses this worker", level="error", why=message.fault.text)
                 self._perform(self._core.handle(peer, message, frames, now))
+        if self._core.is_dismissed and self._leaving is None:
+            self._leave()
 
     def _perform(self, actions: Sequence[Send]) -> None:
         for action in actions:

@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from tests.live.shell import ROOT, Zbatch, all_end, zbatch
+from zbatch.security import make_farm
 
 pytestmark = pytest.mark.live
 
@@ -40,7 +41,7 @@ def test_serve_answers_and_leaves_on_sigterm_with_all_that_it_started(run: Start
     served.says("model ready")
     assert ask(frontend, "doubler", "1", '"ab"') == ["2", '"abab"']
     family = served.family()
-    home = Path(served.says("serve started").partition(" home=")[2].split()[0])
+    home = Path(served.says("launcher started").partition(" home=")[2].split()[0])
     served.signal(signal.SIGTERM)
     assert served.ends() == 0
     assert all_end(family)
@@ -125,13 +126,15 @@ def test_every_example_file_starts_and_answers(
 
 
 def test_the_farm_starts_part_by_part(run: Start, frontend: str, tmp_path: Path) -> None:
-    file = ("--config", f"{ROOT}/configs/farm.toml")
+    make_farm(tmp_path / "keys")
+    file = ("--config", f"{ROOT}/configs/farm.toml", "--keys", str(tmp_path / "keys"))
     backend = ("--backend", f"ipc://{tmp_path}/back")
     broker = run("broker", *file, "--frontend", frontend, *backend)
     workers = [run("worker", *file, "--name", one, "--gpu", "cpu", *backend) for one in ("large", "small")]
     for one in workers:
         one.says("model ready")
-    assert ask(frontend, "doubler", "1") == ["2"]
+    asked = zbatch("predict", "--endpoint", frontend, "--keys", str(tmp_path / "keys"), "doubler", "1")
+    assert asked.stdout == "2\n"
     for one in [*workers, broker]:
         one.signal(signal.SIGTERM)
         assert one.ends() == 0

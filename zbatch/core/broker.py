@@ -8,7 +8,7 @@ message that has arrived, then ``tick``, which expires, hands out batches and pa
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, assert_never
 
 from zbatch.config import BrokerCoreSettings
 from zbatch.core.actions import Send
@@ -16,6 +16,7 @@ from zbatch.core.deadlines import Deadlines
 from zbatch.core.dispatch import Dispatcher
 from zbatch.core.ledger import Ledger, Measure, size_of
 from zbatch.core.links import MAY_BE, Identity, Link, Links
+from zbatch.core.orders import Orders
 from zbatch.core.status import snapshot
 from zbatch.core.topics import Topics
 from zbatch.messages import (
@@ -31,6 +32,8 @@ from zbatch.messages import (
     Fault,
     Hello,
     Message,
+    Order,
+    Ordered,
     Progress,
     Pulse,
     Ready,
@@ -65,6 +68,7 @@ class BrokerCore:
         self._out: list[Send] = []
         self.ledger = Ledger(settings, self.topics, measure)
         self.dispatcher = Dispatcher(settings, epoch, self.topics, self.ledger, self._out, self.note)
+        self._orders = Orders(self.links, self.topics, self.dispatcher, self._out)
         self._watch: Deadlines[Link] = Deadlines()
         self._handlers: dict[str, dict[type, Callable[[Link, Any, Sequence[Any], float], None]]] = {
             "client": {
@@ -73,6 +77,7 @@ class BrokerCore:
                 Beat: self._on_client_beat,
                 Bye: self._on_client_bye,
                 StatusAsk: self._on_status,
+                Order: self._on_order,
             },
             "worker": {
                 Done: self._on_done,
@@ -125,6 +130,7 @@ class BrokerCore:
         for link in self._watch.due(now):
             self._look_at(link, now)
         self.dispatcher.dispatch(now)
+        self._orders.tick()
         self._out += self.ledger.flush()
         return self._taken()
 
@@ -327,6 +333,28 @@ class BrokerCore:
         missing = self.ledger.reconcile(self.ledger.clients[link.life], beat.open, beat.next)
         pulse = Pulse(*link.stamp(), missing, link.received, self._unserved(link))
         self._out.append(Send(link.peer, pulse))
+
+    def _on_order(self, link: Link, order: Order, _: Sequence[Any], now: float) -> None:
+        answer = self._carry_out(link, order)
+        self.note("order", drain=order.what, name=order.name, undo=order.undo, host=link.host, pid=link.pid)
+        fault = answer if isinstance(answer, Fault) else None
+        text = answer.text if isinstance(answer, Fault) else answer
+        self._out.append(Send(link.peer, Ordered(*link.stamp(), text, fault)))
+
+    def _carry_out(self, link: Link, order: Order) -> str | Fault:
+        if link.identity is not None and link.identity.role != "admin":
+            return Fault("forbidden", f"the key {link.identity.name!r} may not give orders; use an admin's")
+        match order.what:
+            case "broker":
+                # The body sees it, and leaves as on a signal.
+                self.draining = True
+                return "this broker leaves"
+            case "worker":
+                return self._orders.worker(order.name)
+            case "topic":
+                return self._orders.topic(order.name, undo=order.undo)
+            case _:
+                assert_never(order.what)
 
     def _on_client_bye(self, link: Link, _: Bye, __: Sequence[Any], now: float) -> None:
         self.ledger.forget(self.ledger.clients[link.life])

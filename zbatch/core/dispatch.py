@@ -520,6 +520,12 @@ class Dispatcher:
         for incarnation in gone:
             del self.children[incarnation]
 
+    def workers_of(self, life: bytes) -> list[Worker]:
+        """Return the workers whose processes a supervisor watches."""
+        own = [incarnation for incarnation, (owner, _) in self.children.items() if owner == life]
+        found = (self._by_incarnation.get(incarnation) for incarnation in own)
+        return [worker for worker in found if worker is not None]
+
     # --- small things ------------------------------------------------------------------------------
 
     def slept(self, lag: float) -> None:

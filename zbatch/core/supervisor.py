@@ -13,7 +13,7 @@ from typing import Any
 from zbatch.config import Timing
 from zbatch.core.actions import Send
 from zbatch.core.session import Mint, Session
-from zbatch.messages import AnyMessage, Bye, Child, Children, Hello, Welcome, Who
+from zbatch.messages import AnyMessage, Bye, Child, Children, Hello, Leave, Welcome, Who
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +47,8 @@ class SupervisorCore:
         self._sessions = [Session(bytes([index]), mint, timing.beat) for index in range(brokers)]
         self._children: dict[bytes, _Listed] = {}
         self._started = 0.0
+        self.is_dismissed = False
+        """Whether an operator ordered this worker to leave."""
 
     def start(self, now: float) -> list[Send]:
         """Introduce this supervisor to its brokers."""
@@ -74,6 +76,9 @@ class SupervisorCore:
             case Welcome():
                 session.epoch = message.epoch
                 return [self._list(session, now)]
+            case Leave():
+                self.is_dismissed = True
+                return []
             case Who():
                 session.renew()
                 return [self._hello(session, now)]

@@ -146,6 +146,8 @@ class Topics:
 
     def __init__(self, settings: BrokerCoreSettings) -> None:
         self.all: dict[str, Topic] = {}
+        self.drained: set[str] = set()
+        """Topics that take no new requests, by order."""
         self._settings = settings
         self._touched: dict[str, Topic] = {}
         self._waking: dict[str, Topic] = {}
@@ -156,6 +158,8 @@ class Topics:
         Raises :class:`UnknownTopic` where the broker was told its topics and this is none of them, or
         where too many are waited for that no worker serves.
         """
+        if name in self.drained and not served:
+            raise UnknownTopic(f"topic {name!r} is being drained here; it takes no new requests")
         topic = self.all.get(name)
         if topic is not None:
             return topic
