@@ -94,7 +94,8 @@ def test_a_path_in_a_file_is_relative_to_that_file(tmp_path: Path) -> None:
         ("[brokr]", "z.toml: has an unknown table [brokr]; did you mean 'broker'?"),
         (
             "[xyz]",
-            "z.toml: has an unknown table [xyz]; it can be broker, worker, serve, client, status, bench, drain",
+            "z.toml: has an unknown table [xyz]; "
+            "it can be broker, worker, serve, client, status, bench, drain",
         ),
         ("[broker]\nfrontent = 1", "z.toml: [broker] has no setting 'frontent'; did you mean 'frontend'?"),
         (

@@ -99,11 +99,8 @@ def test_a_new_version_takes_over_from_the_old_one_without_a_gap(run: Start, tmp
     with load(farm.fronts) as wrong:
         farm.start_worker()
         with ZClient[Any, Any](farm.fronts[0]) as client:
-            (first,) = [
-                one
-                for one in client.status()["workers"]
-                if one["pid"] in {child.pid for child in old.family()}
-            ]
+            own = {child.pid for child in old.family()}
+            (first,) = [one for one in client.status()["workers"] if one["pid"] in own]
         assert "told to leave" in farm.drain("worker", f"{first['host']}:{first['pid']}")
         assert old.ends() == 0
     assert wrong == []
@@ -132,9 +129,7 @@ def test_a_broker_that_is_drained_leaves_and_the_other_one_serves(run: Start, tm
     assert wrong == []
 
 
-def test_a_supervised_broker_that_is_killed_is_back_and_nobody_loses_a_request(
-    run: Start, tmp_path: Path
-) -> None:
+def test_a_supervised_broker_that_dies_is_back_and_no_request_is_lost(run: Start, tmp_path: Path) -> None:
     farm = Farm(run, tmp_path, brokers=0)
     farm.fronts, farm.backs = [f"ipc://{tmp_path}/front"], [f"ipc://{tmp_path}/back"]
     broker = farm.start_broker(0, "--supervise")
@@ -176,16 +171,12 @@ def test_orders_take_an_admins_key(run: Start, tmp_path: Path) -> None:
         (["broker", "--endpoint", "ipc:///a,ipc:///b"], 2, "tell them one by one"),
     ],
 )
-def test_an_order_that_cannot_be_given_gets_a_sentence(
-    arguments: list[str], code: int, sentence: str
-) -> None:
+def test_an_impossible_order_gets_a_sentence(arguments: list[str], code: int, sentence: str) -> None:
     ran = zbatch("drain", *arguments)
     assert (ran.returncode, sentence in ran.stderr) == (code, True), ran.stderr
 
 
-def test_a_worker_that_is_not_there_is_a_sentence_that_names_those_that_are(
-    run: Start, tmp_path: Path
-) -> None:
+def test_where_no_worker_has_that_name_those_there_are_named(run: Start, tmp_path: Path) -> None:
     farm = Farm(run, tmp_path, brokers=1)
     farm.start_worker()
     ran = zbatch("drain", "worker", "nowhere", "--endpoint", farm.fronts[0])
