@@ -173,7 +173,7 @@ def test_every_state_of_a_worker_is_explained(state: str) -> None:
 
 def test_settings_that_the_page_names_exist() -> None:
     known = {leaf.option for kind in KINDS for leaf in leaves(kind)}
-    others = {"--config", "--check", "--watch", "--json"}
+    others = {"--config", "--check", "--watch", "--json", "--undo"}
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", OPERATIONS)) - others <= known | {"--batchsize"}
 
 

@@ -39,6 +39,7 @@ from zbatch.sockets import (
     settle_allocator,
     settle_collector,
 )
+from zbatch.watchdog import Watchdog
 
 READS = 256
 """Messages read from the clients' side before the core ticks: none may starve the clock."""
@@ -74,6 +75,7 @@ class Broker:
         self._outboxes: dict[bytes, _Outbox] = {}
         self._wake, self._alarm = os.pipe()
         self._leaving: float | None = None
+        self._watchdog = Watchdog()
         for descriptor in (self._wake, self._alarm):
             os.set_blocking(descriptor, False)
 
@@ -112,6 +114,7 @@ class Broker:
         if gate is not None:
             poller.register(gate.socket, zmq.POLLIN)
         comes_soon = False
+        self._watchdog.ready()
         while self.running:
             patience = self._patience()
             asked = time.monotonic()
@@ -132,6 +135,7 @@ class Broker:
                 self._read(FRONT, READS)
             now = time.monotonic()
             self._perform(self.core.tick(now), now)
+            self._watchdog.alive(now)
             if self._outboxes:
                 self._empty_outboxes(now)
             if self.core.events:
@@ -161,6 +165,7 @@ class Broker:
             due = min(due or self._leaving, self._leaving)
         if self._gate is not None:
             due = min(due or self._gate.look_at, self._gate.look_at)
+        due = self._watchdog.sooner(due)
         return None if due is None else max(0, int((due - now) * 1000) + 1)
 
     def _read(self, side: bytes, most: int) -> None:
@@ -252,6 +257,7 @@ class Broker:
 
     def _leave(self, now: float) -> None:
         self._journal.event("leaving", waits_s=LAST_WORDS)
+        self._watchdog.stopping()
         self._leaving = now + LAST_WORDS
         self._perform(self.core.drain(), now)
 

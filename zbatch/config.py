@@ -196,6 +196,14 @@ def config_file(command: str, given: str | None) -> str | None:
     )
 
 
+def service_manager() -> tuple[str, float]:
+    """Return where to tell systemd how we are, and how often at least, in seconds; "" and 0: nobody asked."""
+    period = os.environ.get("WATCHDOG_USEC", "")
+    # It may have been meant for another process of this service.
+    is_meant = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+    return os.environ.get("NOTIFY_SOCKET", ""), int(period) / 1e6 if period.isdigit() and is_meant else 0.0
+
+
 class _Layer(NamedTuple):
     """What one source says."""
 

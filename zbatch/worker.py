@@ -34,6 +34,7 @@ from zbatch.model_process import DRAIN, LOAD_FAILED, Spec
 from zbatch.processes import KILL_PATIENCE, Brake, Child, Note, reap_strangers
 from zbatch.security import own
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
+from zbatch.watchdog import Watchdog
 
 LOOK = 0.100
 """Seconds between two looks at the leases: a hang costs this much more than its lease."""
@@ -100,6 +101,7 @@ class Supervisor:
         self._missed: set[str] = set()
         """Brokers that say nothing."""
         self._leaving: float | None = None
+        self._watchdog = Watchdog()
         self._running = True
 
     def stop(self) -> None:
@@ -114,8 +116,10 @@ class Supervisor:
             self._poll.register(file_descriptor(socket), select.POLLIN)
         self._poll.register(self._wake, select.POLLIN)
         self._perform(self._core.start(time.monotonic()))
+        self._watchdog.ready()
         while self._running:
             now = time.monotonic()
+            self._watchdog.alive(now)
             self._start_due(now)
             self._read(now)
             self._perform(self._core.tick(now))
@@ -296,6 +300,7 @@ class Supervisor:
     def _leave(self) -> None:
         self._leaving = time.monotonic() + self.settings.timing.drain
         self._journal.event("leaving", waits_s=self.settings.timing.drain)
+        self._watchdog.stopping()
         for place in self._places:
             if place.child is not None:
                 place.child.order(DRAIN)
