@@ -190,17 +190,6 @@ def test_guilt_is_told_for_the_right_places_where_others_could_not_be_decoded() 
     assert outputs(ran) == ["<a>", "bad_input", "<c>", "model_failed", "<e>"]
 
 
-def test_a_batch_too_large_for_memory_is_answered_in_smaller_runs() -> None:
-    def predict(batch: list[int]) -> list[int]:
-        if len(batch) > 8:
-            raise MemoryError("out of memory")
-        return batch
-
-    model = Recorder(predict)
-    assert outputs(run(model, range(32))) == list(range(32))
-    assert [len(batch) for batch in model.seen] == [32, 16, 8, 8, 16, 8, 8]
-
-
 def test_an_exception_in_the_place_of_an_output_is_that_items_own() -> None:
     model = Recorder(lambda batch: ["x", KeyError("b"), BadInput("c is too long")])
     ran = run(model, ["a", "b", "c"])

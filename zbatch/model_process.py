@@ -156,7 +156,7 @@ class ModelProcess:
         return model
 
     def _serve(self, model: LoadedModel) -> None:
-        runner = Runner(model, topic=self.spec.topic, on_progress=self._progress)
+        runner = Runner(model, topic=self.spec.topic, on_progress=self._progress, on_short=self._short)
         while not self._ended.is_set():
             with self._lock:
                 now = time.monotonic()
@@ -181,6 +181,9 @@ class ModelProcess:
         self._note.finish(job.number)
         with self._lock:
             self._perform(self._core.finished(job, ran.outputs, ran.buffers, ran.errors, ran.seconds))
+
+    def _short(self, items: int, limit: int) -> None:
+        self._journal.event("memory is short", level="warning", items=items, from_now_on_at_most=limit)
 
     def _progress(self) -> None:
         """Renew the lease of the batch that runs: its model says that it advances."""

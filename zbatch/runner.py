@@ -2,9 +2,10 @@
 
 A bad item hurts only itself: what cannot be decoded never joins the batch, a batch that raises or returns a
 wrong number of outputs is halved until the guilty items stand alone, an output that cannot be encoded fails
-alone.  Whatever the model raises is its failure, SystemExit and exceptions of its libraries that are no
-``Exception`` (Rust's panics) included; only KeyboardInterrupt, which is the operator's, passes.  Which items
-are run at all (deadlines, cancelling) is ``core/worker.py``'s to say; nothing here knows brokers or sockets.
+alone.  A batch for which memory is short is run in parts (``memory.py``).  Whatever the model raises is its
+failure, SystemExit and exceptions of its libraries that are no ``Exception`` (Rust's panics) included; only
+KeyboardInterrupt, which is the operator's, passes.  Which items are run at all (deadlines, cancelling) is
+``core/worker.py``'s to say; nothing here knows brokers or sockets.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 
 from zbatch import payload
 from zbatch.errors import BadInput, BadOutput, ModelFailed, ZbatchError, to_fault
+from zbatch.memory import Room, is_short, release
 from zbatch.messages import Fault
 from zbatch.model import LoadedModel, outputs_of
 
@@ -102,12 +104,16 @@ class Runner:
         decode: Decode = payload.decode,
         encode: Encode = payload.encode,
         on_progress: Callable[[], None] | None = None,
+        on_short: Callable[[int, int], None] | None = None,
     ) -> None:
         self._model = model
         self._topic = topic
         self._decode = decode
         self._encode = encode
         self._on_progress = on_progress
+        self._on_short = on_short
+        """Called where memory is short: with the items of that run, and of the largest from now on."""
+        self._room = Room()
 
     def run(self, work: Work) -> Ran:
         """Return the outcome of every item; whatever the model does, this does not raise."""
@@ -158,19 +164,42 @@ class Runner:
     def _predict(
         self, work: Work, items: list[Any], places: Sequence[int], errors: dict[int, Fault]
     ) -> list[Any]:
+        """Return one result for each place; in several runs where one would not fit."""
+        if self._room.limit is None or len(places) <= self._room.limit:
+            return self._run(work, items, places, errors)
+        results: list[Any] = []
+        for start, stop in self._room.parts(len(places)):
+            if start and self._on_progress is not None:
+                self._on_progress()
+            results += self._run(work, items[start:stop], places[start:stop], errors)
+        return results
+
+    def _run(
+        self, work: Work, items: list[Any], places: Sequence[int], errors: dict[int, Fault]
+    ) -> list[Any]:
         """Return one result for each place; halve what fails as a whole."""
         count = len(places)
+        memory_is_short = False
         try:
-            return self._call(work, items, places)
+            results = self._call(work, items, places)
+            self._room.ran(count)
+            return results
         except KeyboardInterrupt:
             raise
         except BaseException as error:
+            memory_is_short = is_short(error)
+            if memory_is_short and count > 1:
+                self._room.failed(count)
             if count == 1 or not self._model.idempotent:
                 fault = _fault_of(error)
                 errors.update((place, fault if count == 1 else _for_all(fault, count)) for place in places)
                 return [None] * count
         # Out of the handler, so that the failed run's frames, and what they hold on the GPU, are gone.
-        results: list[Any] = []
+        if memory_is_short:
+            release()
+            if self._on_short is not None:
+                self._on_short(count, self._room.limit or count)
+        results = []
         for half in (places[: count // 2], places[count // 2 :]):
             if self._on_progress is not None:
                 self._on_progress()  # each run may take as long as a batch may
