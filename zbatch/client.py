@@ -332,7 +332,7 @@ class _Line:
 
     def _read(self, core: ClientCore) -> None:
         # libzmq's descriptor is edge-triggered: read until nothing is left, look again after each send.
-        for peer, socket in self._sockets.items():
+        for peer, socket in list(self._sockets.items()):
             while is_readable(socket):
                 envelope, frames = receive(socket)
                 try:
