@@ -315,3 +315,31 @@ def test_the_version_is_that_of_the_installed_package_or_unknown(monkeypatch: py
 
     monkeypatch.setattr(metadata, "version", not_installed)
     assert config.version() == "unknown"
+
+
+# --- keys ----------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_keys_in_a_file_lies_beside_that_file(tmp_path: Path) -> None:
+    (tmp_path / "farm.toml").write_text('[broker]\nkeys = "keys"\n')
+    found = config.resolve_broker({}, str(tmp_path / "farm.toml"))
+    assert found.settings.keys == str(tmp_path / "keys")
+
+
+def test_one_variable_names_the_keys_of_everybody_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ZBATCH_KEYS", "/etc/keys")
+    assert config.resolve_client({"topic": "bert"}).settings.keys == "/etc/keys"
+    assert config.resolve_drain({"keys": "/root/keys"}).settings.keys == "/root/keys"
+    assert config.keys_folder() == "/etc/keys"
+    assert config.keys_folder(Path("/other")) == "/other"
+
+
+def test_where_an_order_goes_may_stand_with_the_clients(tmp_path: Path) -> None:
+    (tmp_path / "farm.toml").write_text('[client]\nendpoint = "ipc:///f"\nkeys = "/keys"\n')
+    settings = config.resolve_drain({}, str(tmp_path / "farm.toml")).settings
+    assert (settings.endpoint, settings.keys) == (("ipc:///f",), "/keys")
+
+
+def test_only_one_broker_is_told_at_a_time() -> None:
+    with pytest.raises(ConfigError, match="wanted one broker, got 2"):
+        config.resolve_drain({"endpoint": "ipc:///a,ipc:///b"})

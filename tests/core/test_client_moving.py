@@ -292,6 +292,15 @@ def test_once_a_topic_is_served_its_next_lack_of_workers_is_not_borne_for_long()
     assert pulse(core, peer=SECOND, connection=2, unserved=["bert"], now=53.0) != []
 
 
+def test_where_no_broker_that_answers_has_workers_the_error_says_that() -> None:
+    core = connected(brokers=2)
+    one = call(b"a", timeout=5.0)
+    ask(core, one, now=0.0)
+    assert going_round(core, {FIRST: ["bert"], SECOND: ["bert"]}, range(1, 5)) == [4]
+    core.handle(SECOND, Who(conn(2), 0, 0), [], 4.5)
+    assert ended(core.tick(5.1)) == [(one, "no_workers")]
+
+
 def test_what_is_not_given_back_is_asked_back_again_soon() -> None:
     core = connected(brokers=2)
     ask(core, call(b"a", timeout=900.0), now=0.0)

@@ -83,6 +83,14 @@ class Brokers:
         since = max(waited_since, self.asked.heard or waited_since, self._moved or waited_since)
         return now - since >= self._quiet
 
+    def heard_since(self, time: float) -> bool:
+        """Return whether any broker has spoken since then."""
+        return any(one.heard is not None and one.heard >= time for one in self._sessions)
+
+    def lacks_workers(self, topic: str) -> bool:
+        """Return whether the last broker that spoke of a topic had no worker for it."""
+        return topic in self._since
+
     def unbearable(self, unserved: Sequence[str], now: float) -> set[str]:
         """Take note of which topics have no worker; return those that are better asked elsewhere."""
         self._since = {topic: self._since.get(topic, now) for topic in unserved}

@@ -639,14 +639,16 @@ class ClientCore:
         """End what is overdue; where a broker is there, it has a moment to say which error it is."""
         grace = WORD if self._brokers.asked.welcomed else 0.0
         waited = now - sent.made
-        heard = self._brokers.asked.heard
-        if heard is None or heard < sent.made:
+        if not self._brokers.heard_since(sent.made):
             at = f" at {self._where}" if self._where else ""
             text = (
                 f"no broker{at} answered within {waited:.3f} s; is one running there, and reachable, "
                 f"or {self._advice}?"
             )
             fault = Fault("broker_unreachable", text)
+        elif self._brokers.lacks_workers(sent.topic):
+            text = f"no worker of topic {sent.topic!r} at any broker that answered within {waited:.3f} s"
+            fault = Fault("no_workers", text)
         else:
             fault = Fault("deadline_exceeded", f"no outcome within {waited:.3f} s")
         if sent.deadlines is None:
