@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import datetime
 import importlib
+import re
 import struct
 import sys
 from collections.abc import Sequence
@@ -47,6 +48,8 @@ _SCALAR = frozenset(
     (*range(0x80), *range(0xA0, 0xC7), *range(0xCA, 0xD4), *range(0xD9, 0xDC), *range(0xE0, 0x100))
 )
 """First bytes of what holds no other value: those need none of the care below."""
+_DTYPE = re.compile(r"[<>|=]?[?a-zA-Z]\d{0,9}(\[\d{0,9}[a-zA-Z]{1,2}\])?", re.ASCII)
+"""What ``dtype.str`` says of the dtypes that are carried, such as ``<f4`` or ``<M8[25us]``."""
 _TORCH_DTYPES = (
     *("bool", "uint8", "int8", "int16", "int32", "int64", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "bfloat16", "complex64", "complex128"),
@@ -356,6 +359,9 @@ class _Reader:
 
 @lru_cache(maxsize=64)
 def _dtype(name: str) -> Any:
+    # NumPy reads a small language here, with commas and brackets, and stumbles over some of its sentences.
+    if not _DTYPE.fullmatch(name):
+        raise Malformed("a dtype that is not carried")
     dtype = np.dtype(name)
     if dtype.char not in _ALLOWED or not dtype.itemsize or dtype.names or dtype.subdtype:
         raise Malformed("a dtype that is not carried")
