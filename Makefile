@@ -5,6 +5,7 @@
 #   make check            what a change must pass: format, lint, types, imports, tests with coverage
 #   make simulate         whole clusters under faults, from seeds
 #   make chaos            real processes under faults
+#   make fuzz             anything at all into decoders and cores, SECONDS=60
 #
 #   PYTHON=python3.12     another Python (3.11 or newer)
 #   TORCH=torch==2.9.1    another torch; TORCH= (empty) runs the tests without it
@@ -15,6 +16,7 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 SEEDS ?= 100000
 MINUTES ?= 5
+SECONDS ?= 60
 ARGS ?=
 MAKE_VENV := $(PYTHON) tools/make_venv.py
 
@@ -26,7 +28,7 @@ SOURCES := zbatch tests benchmarks examples tools
 COVERED := zbatch/core/*,zbatch/wire.py,zbatch/messages.py,zbatch/payload.py,zbatch/errors.py,zbatch/config.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports coverage newest simulate chaos bench dist clean demo-venv test-venv
+.PHONY: help demo test check lint types imports coverage newest simulate chaos fuzz bench dist clean demo-venv test-venv
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -65,6 +67,10 @@ simulate: test-venv  ## whole clusters under seeded faults, SEEDS=100000 lives (
 
 chaos: test-venv  ## real processes under kill, stop, cut links and slow ones, for MINUTES=5
 	$(TEST_PYTHON) -m tests.chaos --minutes $(MINUTES) $(ARGS)
+
+fuzz: test-venv  ## anything at all into decoders and cores, for SECONDS=60, guided by coverage where that can be had
+	-@$(TEST_PYTHON) -m pip install --quiet atheris==3.0.0
+	$(TEST_PYTHON) -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 bench: test-venv  ## the loads of docs/performance.md, ours and the baselines interleaved (about 5 minutes)
 	$(TEST_PYTHON) -m benchmarks $(ARGS)
