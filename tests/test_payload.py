@@ -435,3 +435,51 @@ def test_a_crafted_tensor_is_malformed(name: str, shape: list[int], raw: object)
     pytest.importorskip("torch")
     with pytest.raises(Malformed):
         payload.decode(extension(payload.TENSOR, bytes(msgpack.packb([name, shape, raw]))))
+
+
+# --- large buffers -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("size", "frames"),
+    [
+        (payload.WHOLE, [payload.WHOLE]),
+        (payload.WHOLE + 1, [payload.CHUNK, payload.WHOLE + 1 - payload.CHUNK]),
+        (3 * payload.CHUNK, [payload.CHUNK] * 3),
+    ],
+)
+def test_a_large_buffer_travels_in_several_frames_uncopied(size: int, frames: list[int]) -> None:
+    array = np.arange(size, dtype=np.uint8)
+    data, buffers = payload.encode([array, "x", array])
+    assert [memoryview(one).nbytes for one in buffers] == 2 * frames
+    assert np.shares_memory(np.frombuffer(buffers[0], np.uint8), array)
+    first, _, second = payload.decode(data, [bytes(one) for one in buffers])
+    assert np.array_equal(first, array)
+    assert np.array_equal(second, array)
+
+
+def test_large_bytes_travel_beside_the_item() -> None:
+    image = bytes(range(256)) * 1_024
+    for item in (image, {"image": image, "name": "a"}, [image[:100], image]):
+        data, buffers = payload.encode(item)
+        assert (len(data) < 500, len(buffers)) == (True, 1)
+        assert payload.decode(data, buffers) == item
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        b"",
+        b"\0",
+        bytes(5),
+        b"\0\0\0\0\0\0\0\0",
+        b"\0\0\0\0\0\0\0\3",
+        b"\0\0\0\1\0\0\0\1",
+        bytes(4) + b"\xff" * 4,
+    ],
+    ids=bytes.hex,
+)
+def test_frames_that_are_not_there_are_refused(where: bytes) -> None:
+    for code in (payload.BUFFER, payload.BYTES):
+        with pytest.raises(payload.Malformed):
+            payload.decode(extension(code, where), [b"a", b"b"])

@@ -201,6 +201,18 @@ def test_an_exception_in_the_place_of_an_output_is_that_items_own() -> None:
     ]
 
 
+def test_what_the_model_refuses_is_that_items_own() -> None:
+    def predict(batch: list[Any]) -> list[Any]:
+        for item in batch:
+            if item.shape != (2, 3):
+                raise BadInput(f"wanted (2, 3), got {item.shape}")
+        return [float(item.sum()) for item in batch]
+
+    ran = run(Recorder(predict), [np.ones((2, 3)), np.ones((3, 2)), np.ones((2, 3))])
+    assert outputs(ran) == [6.0, "bad_input", 6.0]
+    assert ran.errors == [(1, Fault("bad_input", "wanted (2, 3), got (3, 2)"))]
+
+
 def test_an_exception_as_an_output_is_seen_where_nothing_is_encoded() -> None:
     runner = make_runner(
         lambda batch: [KeyError("a")], decode=lambda item: item, encode=lambda output: (output, ())

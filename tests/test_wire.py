@@ -6,12 +6,14 @@ import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from zbatch import wire
 from zbatch.messages import (
     AnyMessage,
     Batch,
     Beat,
+    Bulk,
     Bye,
     Cancel,
     Child,
@@ -107,6 +109,7 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
     ),
     (Ordered(*HEAD, "done"), 0, b"\x01\x96\xa7ORDERED" + HEAD_BYTES + b"\xa4done\xc0"),
     (Leave(*HEAD), 0, b"\x01\x94\xa5LEAVE" + HEAD_BYTES),
+    (Bulk(*HEAD, 5), 0, b"\x01\x95\xa4BULK" + HEAD_BYTES + b"\x05"),
     (StatusAsk(*HEAD), 0, b"\x01\x94\xa7STATUS?" + HEAD_BYTES),
     (Status(*HEAD, b"{}"), 0, b"\x01\x95\xa6STATUS" + HEAD_BYTES + b"\xc4\x02{}"),
     (
@@ -326,6 +329,29 @@ def test_items_without_buffers_need_not_say_so() -> None:
         Done(*HEAD, EPOCH, 9, 1, INCARNATION, [b"a", b"b"]),
     ):
         assert wire.decode(wire.encode(message)) == message
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        {"slots": 0},
+        {"slots": -1},
+        {"slots": 2**63},
+        {"batch_size": 0},
+        {"batch_size": 2**40},
+        {"max_latency_ms": float("nan")},
+        {"max_latency_ms": -1.0},
+        {"lease_ms": -5},
+        {"topic": ""},
+        {"topic": "t" * 200},
+    ],
+    ids=str,
+)
+def test_offers_of_nonsense_are_refused(nonsense: dict[str, Any]) -> None:
+    offer = Ready(*HEAD, "bert", 2, 8, None, 1.0, 0, True, Facts())
+    assert wire.decode(wire.encode(offer)) == offer
+    with pytest.raises(wire.Malformed):
+        wire.decode(wire.encode(structs.replace(offer, **nonsense)))
 
 
 def test_a_missing_buffer_is_refused() -> None:

@@ -121,6 +121,13 @@ class Pulse(Message, frozen=True, tag="PULSE"):
     """Topics this client waits for that no worker here serves."""
 
 
+class Bulk(Message, frozen=True, tag="BULK"):
+    """The next message is large: my silence while it travels is no sign of anything."""
+
+    size: Count
+    """Bytes, about."""
+
+
 class Bye(Message, frozen=True, tag="BYE"):
     """I leave; forget me, and what of mine still waits."""
 
@@ -356,6 +363,7 @@ AnyMessage = (
     | Denied
     | Beat
     | Pulse
+    | Bulk
     | Bye
     | Request
     | Result

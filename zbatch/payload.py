@@ -28,10 +28,14 @@ Buffer = bytes | memoryview
 INLINE = 65_536
 """Bytes: below this a copy is cheaper than a frame of its own."""
 
+CHUNK, WHOLE = 512 << 10, 768 << 10
+"""Bytes: a buffer larger than WHOLE travels in frames of CHUNK.  A link is given up that brings no whole
+frame for 10 s, so this is the slowest that carries anything: 50 kB/s."""
+
 DEPTH = 64
 """Containers within containers: more is a mistake or an attack."""
 
-TUPLE, BUFFER, BIG_INT, DATETIME, DATE, TIME, TIMEDELTA, TENSOR, NUMPY_TIME, ESCAPED = range(1, 11)
+TUPLE, BUFFER, BIG_INT, DATETIME, DATE, TIME, TIMEDELTA, TENSOR, NUMPY_TIME, ESCAPED, BYTES = range(1, 12)
 """Codes of our extension types.  docs/protocol.md has the bytes of each."""
 
 DATETIMES = 3
@@ -77,7 +81,8 @@ def encode(item: object) -> tuple[bytes, Sequence[Buffer]]:
 
     Raises ``TypeError`` for what cannot be carried, naming the path of the value.
     """
-    if type(item) in _PLAIN and (type(item) is not int or -(2**63) <= item < 2**64):
+    kind = type(item)
+    if kind in _PLAIN and (kind is not int or -(2**63) <= item < 2**64) and _is_short(item, kind):  # type: ignore[operator]
         try:
             return _to_msgpack(item), ()
         except UnicodeEncodeError:
@@ -133,7 +138,7 @@ def _lowered(value: Any, path: str, depth: int, buffers: list[Buffer]) -> Any:
     """Return a value of which msgpack knows every part."""
     kind = type(value)
     if kind in _PLAIN:
-        return _plain(value, path)
+        return _plain(value, path) if _is_short(value, kind) else Ext(BYTES, _beside(value, buffers))
     if depth >= DEPTH:
         raise TypeError(f"{path} is nested more than {DEPTH} deep, or contains itself")
     if kind is list:
@@ -201,11 +206,26 @@ def _lowered_array(value: Any, path: str, buffers: list[Buffer]) -> Any:
     # ascontiguousarray makes a 0-d array 1-d; the shape that is sent is the true one.
     data: Any = np.ascontiguousarray(value)
     if value.nbytes >= INLINE:
-        buffers.append(memoryview(data.view(np.uint8).reshape(-1)))
-        data = Ext(BUFFER, (len(buffers) - 1).to_bytes(4, "big"))
+        data = Ext(BUFFER, _beside(data.view(np.uint8).reshape(-1), buffers))
     else:
         data = data.tobytes()
     return {_ND: True, _TYPE: dtype.str, _KIND: b"", _SHAPE: list(value.shape), _DATA: data}
+
+
+def _is_short(value: Any, kind: type[Any]) -> bool:
+    return kind is not bytes or len(value) < INLINE
+
+
+def _beside(raw: Any, buffers: list[Buffer]) -> bytes:
+    """Put bytes among the buffers, uncopied, in several frames where they are many; return where they are."""
+    view = memoryview(raw)
+    place = len(buffers).to_bytes(4, "big")
+    if view.nbytes <= WHOLE:
+        buffers.append(view)
+        return place
+    parts = [view[at : at + CHUNK] for at in range(0, view.nbytes, CHUNK)]
+    buffers += parts
+    return place + len(parts).to_bytes(4, "big")
 
 
 def _lowered_scalar(value: Any, path: str) -> Any:
@@ -239,8 +259,7 @@ def _lowered_tensor(value: Any, path: str, buffers: list[Buffer], torch: Any) ->
     plain = value.detach().cpu().contiguous()
     raw = plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else np.empty(0, np.uint8)
     if raw.nbytes >= INLINE:
-        buffers.append(memoryview(raw))
-        data: Any = Ext(BUFFER, (len(buffers) - 1).to_bytes(4, "big"))
+        data: Any = Ext(BUFFER, _beside(raw, buffers))
     else:
         data = raw.tobytes()
     return Ext(TENSOR, _to_msgpack([name, list(value.shape), data]))
@@ -282,7 +301,7 @@ class _Reader:
             case 1:
                 return tuple(self._nested(data))
             case 2:
-                return self._buffer(int.from_bytes(data, "big"))
+                return self._buffer(data)
             case 3:
                 return int.from_bytes(data, "big", signed=True)
             case 4:
@@ -302,6 +321,8 @@ class _Reader:
                 return self._array(name, shape, raw)
             case 10:
                 return dict(self._nested(data))
+            case 11:
+                return bytes(self._buffer(data))
             case _:
                 raise Malformed(f"extension type {code} is unknown")
 
@@ -321,13 +342,18 @@ class _Reader:
         self._depth -= 1
         return value
 
-    def _buffer(self, number: int) -> memoryview:
-        if number != self.used or number >= len(self._buffers):
+    def _buffer(self, where: bytes) -> memoryview:
+        number = int.from_bytes(where[:4], "big")
+        count = int.from_bytes(where[4:], "big") if len(where) == 8 else 1
+        is_next = number == self.used and 0 < count <= len(self._buffers) - number
+        if not is_next or len(where) not in (4, 8):
             raise Malformed(
                 f"buffer {number} is spoken of, {self.used} would be next of {len(self._buffers)}"
             )
-        self.used += 1
-        return memoryview(self._buffers[number])
+        self.used += count
+        if count == 1:
+            return memoryview(self._buffers[number])
+        return memoryview(b"".join(self._buffers[number : number + count]))
 
     def _array(self, name: Any, shape: Any, raw: Any) -> Any:
         if type(name) is not str or len(name) > 32 or not isinstance(raw, bytes | memoryview):

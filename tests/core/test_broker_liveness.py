@@ -6,7 +6,23 @@ from typing import Any
 
 from tests.core.driving import EPOCH, Cluster, Peer, beats, dies, ready
 from tests.core.hearing import batch_ids, batches, handed, outcomes
-from zbatch.messages import Batch, Beat, Bye, Cancel, Children, Hello, Pulse, Recall, Welcome, Who
+from zbatch.config import Limits
+from zbatch.core.session import LARGE, SLOWEST
+from zbatch.messages import (
+    Batch,
+    Beat,
+    Bulk,
+    Bye,
+    Cancel,
+    Children,
+    Done,
+    Hello,
+    Pulse,
+    Recall,
+    Result,
+    Welcome,
+    Who,
+)
 
 # With the defaults: suspect after 3 s, lost after 12 s of silence, gone after 4 s without its connection,
 # a client with open requests after 10 s.
@@ -381,3 +397,76 @@ def test_a_welcome_names_the_topics_that_nobody_serves() -> None:
     (welcome,) = again.greeted
     assert isinstance(welcome, Welcome)
     assert (welcome.missing, welcome.unserved) == ([], ["bert"])
+
+
+# --- large messages ------------------------------------------------------------------------------
+
+
+def test_a_client_that_announced_something_large_may_be_silent_meanwhile() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 1)
+    client.says(Bulk, 15 * SLOWEST, now=1.0)
+    for second in range(2, 16):
+        cluster.turn(float(second))
+    assert client.life in cluster.core.ledger.clients
+    for second in range(16, 29):
+        cluster.turn(float(second))
+    assert client.life not in cluster.core.ledger.clients
+
+
+def test_once_the_large_message_has_come_silence_counts_as_ever() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.says(Bulk, 3_000 * SLOWEST, now=1.0)
+    client.asks(0, 1, now=2.0)
+    for second in range(3, 14):
+        cluster.turn(float(second))
+    assert client.life not in cluster.core.ledger.clients
+
+
+def test_while_something_large_travels_a_word_back_finds_out_whether_the_connection_is_there() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 1)
+    client.says(Bulk, 300 * SLOWEST, now=1.0)
+    client.told()
+    cluster.turn(12.0)
+    assert [type(one) for one in client.told()] == [Pulse]
+    cluster.core.unreachable(client.peer, 12.0)
+    cluster.turn(17.0)
+    assert client.life not in cluster.core.ledger.clients
+
+
+def test_a_worker_that_announced_something_large_is_no_suspect() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    worker.says(Bulk, 20 * SLOWEST, now=1.0)
+    for second in range(2, 20):
+        cluster.turn(float(second))
+    client.asks(0, 1, now=20.0)
+    assert len(batches(worker.told())) == 1
+
+
+def test_nobody_is_excused_for_longer_than_the_largest_message_takes() -> None:
+    cluster = Cluster(limits=Limits(message_bytes=10 * SLOWEST))
+    client = cluster.client()
+    client.asks(0, 1)
+    client.says(Bulk, 2**50, now=1.0)
+    for second in range(2, 25):
+        cluster.turn(float(second))
+    assert client.life not in cluster.core.ledger.clients
+
+
+def test_large_outcomes_are_announced_to_their_client() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(), cluster.client()
+    client.asks(0, 1)
+    (batch,) = batches(worker.told())
+    large = bytes(LARGE)
+    worker.says(
+        *(Done, batch.epoch, batch.batch, batch.attempt, worker.incarnation, [b"y"], [1], None, 1.0),
+        frames=[large],
+    )
+    bulk, result = client.told()
+    assert (bulk.size, type(result)) == (LARGE, Result)

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.core.asking import FIRST, LIFE, ask, call, call_of, conn, connected, result, started, welcome
+from tests.core.asking import (
+    FIRST,
+    LIFE,
+    ask,
+    call,
+    call_of,
+    conn,
+    connected,
+    pulse,
+    result,
+    started,
+    welcome,
+)
 from zbatch.core.actions import Send
 from zbatch.core.client import GROUP_BYTES, GROUP_ITEMS, MESSAGE_BYTES, ClientCore
-from zbatch.messages import Group, Hello, Request
+from zbatch.core.session import LARGE
+from zbatch.messages import Bulk, Group, Hello, Request
 
 
 def groups(actions: Any) -> list[Group]:
@@ -142,3 +155,18 @@ def test_what_has_ended_is_swept_from_the_index_of_groups() -> None:
         result(core, number, b"y")
     assert len(core._bases) < 70
     assert core.is_idle
+
+
+# --- large messages ------------------------------------------------------------------------------
+
+
+def test_a_large_message_is_announced() -> None:
+    core = connected()
+    large = bytes(LARGE)
+    bulk, request = ask(core, call(b"a", buffers=[large]))
+    assert bulk == Send(FIRST, Bulk(conn(1), 2, 1, LARGE + 1))
+    assert isinstance(request, Send)
+    assert request.message.number == 3
+    # What travels still is not sent again.
+    assert pulse(core, (1, 2), seen=2) == []
+    assert len(pulse(core, (1, 2), seen=3)) == 2

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 from itertools import count
 
-from zbatch.core.session import Session
-from zbatch.messages import Pulse, Welcome, Who
+from zbatch.core.actions import Send
+from zbatch.core.session import LARGE, SLOWEST, Session
+from zbatch.messages import Bulk, Pulse, Welcome, Who
 
 EPOCH = b"epoch..."
 
@@ -71,3 +72,22 @@ def test_the_next_sign_of_life_is_due_a_beat_after_the_last() -> None:
     one = session()
     one.spoke(now=5.0)
     assert one.speaks == 6.0
+
+
+# --- large messages ------------------------------------------------------------------------------
+
+
+def test_only_what_is_large_is_announced() -> None:
+    session = Session(b"peer", lambda size: b"c" * size, 1.0)
+    session.renew()
+    assert session.announce(LARGE - 1) == []
+    assert session.announce(LARGE) == [Send(b"peer", Bulk(b"c" * 8, 1, 0, LARGE))]
+
+
+def test_what_was_announced_may_be_waited_for() -> None:
+    session = Session(b"peer", lambda size: b"c" * size, 1.0)
+    session.renew()
+    session.accepts(Bulk(b"c" * 8, 1, 0, 10 * SLOWEST), 5.0)
+    assert session.heard == 15.0
+    session.accepts(Pulse(b"c" * 8, 2, 0), 6.0)
+    assert session.heard == 6.0

@@ -21,8 +21,9 @@ from tests.core.working import (
     welcome,
 )
 from zbatch.core.actions import Send
+from zbatch.core.session import LARGE
 from zbatch.core.worker import Offer
-from zbatch.messages import Done, Facts, Fault, Hello, Progress, Ready, Skip, Who
+from zbatch.messages import Bulk, Done, Facts, Fault, Hello, Progress, Ready, Skip, Who
 
 # --- coming --------------------------------------------------------------------------------------
 
@@ -248,3 +249,11 @@ def test_a_batch_that_comes_late_in_its_deadline_still_runs_all_its_items() -> N
     core = serving()
     hand(core, 1, span(2, ms=1_000))
     assert list(begin(core, 0.999).work()[0]) == [b"a0", b"a1"]
+
+
+def test_a_large_answer_is_announced() -> None:
+    core = serving()
+    hand(core, 1)
+    bulk, done = answer(core, begin(core), b"y", buffers=[[bytes(LARGE)]])
+    assert bulk == Send(FIRST, Bulk(conn(1), 3, 2, LARGE))
+    assert isinstance(done.message, Done)

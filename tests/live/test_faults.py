@@ -334,9 +334,12 @@ def test_a_slow_link_with_large_arrays_is_no_silence(run: Start, tmp_path: Path)
         slow.predict([0])
         front.order("slow", 8_000)
         array = np.arange(1_250_000, dtype=np.float32)
+        # Something else is open meanwhile: its client must not be taken for dead.
+        early = slow.submit([{"sleep": 1.0}])
         future = slow.submit([array])
         for at in range(50):
             assert other.predict([at]) == [at]
+        assert early.result(PATIENCE) == [{"sleep": 1.0}]
         (back,) = future.result(PATIENCE)
         assert np.array_equal(back, array)
         assert "client_gone" not in other.status()["counters"]

@@ -19,7 +19,7 @@ import pytest
 import zmq
 
 from tests.live.shell import PATIENCE, ROOT, Zbatch, environment
-from zbatch import ZClient, wire
+from zbatch import TooLarge, ZClient, wire
 from zbatch.config import Timing
 from zbatch.messages import Beat, Cancel, Child, Children, Done, Facts, Group, Hello, Ready, Request
 from zbatch.sockets import connect
@@ -250,6 +250,29 @@ def test_a_message_without_end_costs_memory_once(farm: Farm) -> None:
         after.append(farm.memory())
     # What is free again is kept for the next large message; it does not add up.
     assert after[-1] - after[0] < 80 * MIB, after
+
+
+def test_a_message_beyond_the_bound_ends_its_connection_only(run: Start, tmp_path: Path) -> None:
+    front = f"tcp://127.0.0.1:{free_port()}"
+    back = f"ipc://{tmp_path}/b"
+    broker = run("broker", "--frontend", front, "--backend", back, "--limits-message-bytes", "1MiB")
+    broker.says("broker started")
+    run("worker", f"{ROOT}/tests/live/models.py:Obedient", "--gpu", "cpu", "--backend", back).says(
+        "model ready"
+    )
+    context: zmq.Context[Any] = zmq.Context()
+    peer = connect(context, front, Timing())
+    gone = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    peer.send(hello())
+    assert peer.poll(int(PATIENCE * 1000))
+    peer.send(b"\x01" + b"x" * MIB)
+    assert gone.poll(int(PATIENCE * 1000))
+    context.destroy(0)
+    with ZClient[Any, Any](front, timeout=PATIENCE) as client:
+        client.predict_one(1)
+        with pytest.raises(TooLarge):
+            client.predict_one("x" * (300 * MIB))
+        assert client.predict_one(2) == 2
 
 
 def test_no_bytes_from_outside_reach_pickle(tmp_path: Path) -> None:

@@ -74,9 +74,7 @@ def test_who_has_a_key_is_served(farm: Farm) -> None:
         assert client.predict([1, 2]) == [1, 2]
 
 
-def test_who_has_no_key_or_a_foreign_one_is_not_and_is_told_what_to_look_at(
-    farm: Farm, tmp_path: Path
-) -> None:
+def test_who_has_none_or_a_foreign_one_is_not_and_reads_why(farm: Farm, tmp_path: Path) -> None:
     make_farm(tmp_path / "other")
     (tmp_path / "other" / "broker.key").write_text((farm.keys / "broker.key").read_text())
     with farm.client(tmp_path / "other", timeout=SOON) as foreign, pytest.raises(BrokerUnreachable) as wrong:
@@ -252,9 +250,7 @@ def test_a_client_is_told_by_a_broker_of_another_version_that_it_is_one(context:
     assert f"version {wire.VERSION + 1} was sent, version {wire.VERSION} is spoken here" in str(error)
 
 
-def test_a_peer_of_another_version_is_told_which_is_spoken_here(
-    run: Start, context: zmq.Context[Any]
-) -> None:
+def test_who_speaks_another_version_is_told_which_is_spoken(run: Start, context: zmq.Context[Any]) -> None:
     frontend = f"tcp://127.0.0.1:{free_port()}"
     broker = run("broker", "--frontend", frontend, "--backend", f"tcp://127.0.0.1:{free_port()}")
     broker.says("broker started")

@@ -17,12 +17,14 @@ from zbatch.core.dispatch import Dispatcher
 from zbatch.core.ledger import Ledger, Measure, size_of
 from zbatch.core.links import MAY_BE, Identity, Link, Links
 from zbatch.core.orders import Orders
+from zbatch.core.session import SLOWEST
 from zbatch.core.status import snapshot
 from zbatch.core.topics import Topics
 from zbatch.messages import (
     AnyMessage,
     Batch,
     Beat,
+    Bulk,
     Bye,
     Cancel,
     Children,
@@ -76,6 +78,7 @@ class BrokerCore:
                 Cancel: self._on_cancel,
                 Beat: self._on_client_beat,
                 Bye: self._on_client_bye,
+                Bulk: self._on_bulk,
                 StatusAsk: self._on_status,
                 Order: self._on_order,
             },
@@ -87,6 +90,7 @@ class BrokerCore:
                 Returned: self._on_returned,
                 Draining: self._on_draining,
                 Bye: self._on_worker_bye,
+                Bulk: self._on_bulk,
             },
             "supervisor": {Children: self._on_children, Bye: self._on_supervisor_bye},
         }
@@ -255,6 +259,11 @@ class BrokerCore:
         timing = self.settings.timing
         silent = now - link.heard
         gone = link.gone is not None and now - link.gone >= timing.rejoin
+        if link.heard > now and not gone:
+            # Something large is on its way; whether the connection is there still, a word back will tell.
+            self._out.append(Send(link.peer, Pulse(*link.stamp(), [], link.received, self._unserved(link))))
+            self._watch_from(link, now + timing.client_silent)
+            return
         match link.role:
             case "client":
                 client = self.ledger.clients[link.life]
@@ -311,6 +320,10 @@ class BrokerCore:
         taken = self._out[:]
         self._out.clear()
         return taken
+
+    def _on_bulk(self, link: Link, bulk: Bulk, _: Sequence[Any], now: float) -> None:
+        """Expect nothing of a peer while something large travels."""
+        link.heard = now + min(bulk.size, self.settings.limits.message_bytes) / SLOWEST
 
     # --- clients -----------------------------------------------------------------------------------
 

@@ -311,6 +311,8 @@ class ClientCore:
             if groups and size + sent.size > MESSAGE_BYTES:
                 actions.append(Send(session.peer, Request(*session.stamp(), groups), frames))
                 groups, frames, size = [], [], 0
+            if not groups:
+                actions += session.announce(sent.size)
             size += sent.size
             groups.append(self._wire(sent, start, stop, now, frames))
             sent.conn = session.conn

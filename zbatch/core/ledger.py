@@ -17,9 +17,10 @@ from zbatch.core.clients import Client
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.intervals import Range
 from zbatch.core.links import Link
+from zbatch.core.session import LARGE
 from zbatch.core.topics import Topic, Topics
 from zbatch.errors import UnknownTopic, to_fault
-from zbatch.messages import Fault, Group, Refusal, Refused, Request, Result, Results
+from zbatch.messages import Bulk, Fault, Group, Refusal, Refused, Request, Result, Results
 
 LONGEST = 7 * 86_400.0
 """No deadline is further away than a week: a typing error must not hold memory for years."""
@@ -350,6 +351,9 @@ class Ledger:
             if client.results:
                 spans, client.results = client.results, []
                 frames, client.frames = client.frames, []
+                size = sum(map(len, frames))
+                if size >= LARGE:
+                    yield Send(link.peer, Bulk(*link.stamp(), size))
                 result = Result(*link.stamp(), spans)
                 client.sent(result.number, [(one.base, one.base + len(one.outputs)) for one in spans])
                 yield Send(link.peer, result, frames)

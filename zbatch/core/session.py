@@ -10,12 +10,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from zbatch.messages import AnyMessage, Welcome, Who
+from zbatch.core.actions import Send
+from zbatch.messages import AnyMessage, Bulk, Welcome, Who
 
 Mint = Callable[[int], bytes]
 """Random bytes; a core makes none of its own."""
 
 CONN_BYTES = 8
+
+LARGE = 1 << 20
+"""Bytes: a message of this many and more is announced; at SLOWEST a smaller one holds a beat up for 10 s."""
+
+SLOWEST = 100_000
+"""Bytes a second that a link is believed to carry at least."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +55,10 @@ class Session:
         self.sent += 1
         return self.conn, self.sent, self.received
 
+    def announce(self, size: int) -> list[Send]:
+        """Say before a large message that silence follows."""
+        return [Send(self.peer, Bulk(*self.stamp(), size))] if size >= LARGE else []
+
     def spoke(self, now: float) -> None:
         """Remember that a HELLO or a beat has just left."""
         self.speaks = now + self.beat
@@ -60,6 +71,8 @@ class Session:
         if message.conn != self.conn:
             return False
         self.heard = now
+        if isinstance(message, Bulk):
+            self.heard += message.size / SLOWEST
         if isinstance(message, Who):
             return True
         self.received = message.number

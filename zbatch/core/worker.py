@@ -345,7 +345,7 @@ class WorkerCore:
             actions.append(self._ready(session, self.offer))
         for kept in self._finished.values():
             if kept.job.session is session:
-                actions.append(self._say_done(kept))
+                actions += self._say_done(kept)
         return actions
 
     # --- going out ---------------------------------------------------------------------------------
@@ -376,10 +376,11 @@ class WorkerCore:
         if job.epoch != job.session.epoch:
             return []
         self._finished[(job.epoch, job.number)] = kept
-        return [self._say_done(kept)] if job.session.welcomed else []
+        return self._say_done(kept) if job.session.welcomed else []
 
-    def _say_done(self, kept: _Unacknowledged) -> Send:
+    def _say_done(self, kept: _Unacknowledged) -> list[Send]:
         job, session = kept.job, kept.job.session
+        actions = session.announce(sum(map(len, kept.frames)))
         done = Done(
             *session.stamp(),
             job.epoch,
@@ -392,7 +393,7 @@ class WorkerCore:
             kept.run_ms,
         )
         kept.conn, kept.number = session.conn, done.number
-        return Send(session.peer, done, kept.frames)
+        return [*actions, Send(session.peer, done, kept.frames)]
 
     def _forget_acknowledged(self, session: Session) -> None:
         if not self._finished:
