@@ -183,3 +183,30 @@ def test_every_test_that_the_table_of_changes_names_exists() -> None:
     for first, name in re.findall(r"`(tests/[\w/]*?)?(test_\w+\.py)`", text):
         folder = Path(first) if first else folder
         assert (ROOT / folder / name).is_file(), f"{folder / name}"
+
+
+# --- guarantees ----------------------------------------------------------------------------------
+
+
+GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
+
+
+def test_every_fault_and_every_kind_of_hostile_input_is_there_once() -> None:
+    ids = re.findall(r"^\| ([FH]\d+) \|", GUARANTEES, flags=re.M)
+    assert ids == [f"F{at}" for at in range(1, 36)] + [f"H{at}" for at in range(1, 24)]
+
+
+def test_every_test_that_shows_a_guarantee_exists() -> None:
+    named = re.findall(r"`(tests/[\w/]+\.py|benchmarks/\w+\.py)(?:::(\w+))?`", GUARANTEES)
+    assert len(named) > 70
+    missing = [
+        f"{path}::{name}"
+        for path, name in named
+        if not (ROOT / path).is_file() or (name and f"def {name}(" not in (ROOT / path).read_text())
+    ]
+    assert missing == []
+
+
+def test_every_line_says_what_shows_it() -> None:
+    lines = re.findall(r"^\| ([FH]\d+) \|.*\| ([^|]+) \|$", GUARANTEES, flags=re.M)
+    assert [one for one, shown in lines if "`" not in shown] == ["H17"]

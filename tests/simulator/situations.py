@@ -22,7 +22,7 @@ FAULTS = {
     "model stopped": MODEL,
     "interpreter held": MODEL,
     "host killed": (*MODEL, "no model"),
-    "host drained": (*MODEL, "no model"),
+    "host drained": MODEL,
     "supervisor stopped": MODEL,
     "broker killed": LOAD,
     "broker drained": LOAD,
