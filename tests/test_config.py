@@ -104,7 +104,7 @@ def test_a_path_in_a_file_is_relative_to_that_file(tmp_path: Path) -> None:
         ),
         (
             "[broker]\nlimits = 5",
-            "z.toml: [broker] has no setting 'limits'; did you mean 'limits.topic_items'?",
+            "z.toml: [broker] has no setting 'limits'; did you mean 'limits.topic_age'?",
         ),
         (
             '[broker]\nbatching = "lazy"',

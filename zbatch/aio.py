@@ -101,6 +101,7 @@ class AsyncZClient(Generic[In, Out]):
         topic: str = "default",
         timeout: float = 30.0,
         keys: str | os.PathLike[str] | None = None,
+        retry: bool = False,
         copy: bool = False,
         timing: Timing | None = None,
     ) -> None:
@@ -108,7 +109,7 @@ class AsyncZClient(Generic[In, Out]):
         folder = keys_folder(keys)
         own_keys = own(folder, "client", "admin") if folder else None
         self._asking = Asking(topic, timeout, encode=encode_copied if copy else payload.encode)
-        self._line = _LoopLine(self.endpoints, timing or Timing(), own_keys)
+        self._line = _LoopLine(self.endpoints, timing or Timing(), own_keys, retry)
         self._finalizer = weakref.finalize(self, self._line.retire)
         self._finalizer.atexit = False
 
@@ -262,9 +263,10 @@ class AsyncZClient(Generic[In, Out]):
 class _LoopLine:
     """The connection of one async client, driven by its event loop."""
 
-    def __init__(self, endpoints: Sequence[str], timing: Timing, keys: Keys | None) -> None:
+    def __init__(self, endpoints: Sequence[str], timing: Timing, keys: Keys | None, retry: bool) -> None:
         self._endpoints = endpoints
         self._keys = keys
+        self._retry = retry
         self._timing = timing
         self._closed = False
         self._reset()
@@ -301,6 +303,7 @@ class _LoopLine:
             host=platform.node(),
             pid=os.getpid(),
             keyed=self._keys is not None,
+            retry=self._retry,
         )
         self._perform(self._core.start(time.monotonic()))
         self._call_soon()

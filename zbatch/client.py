@@ -55,6 +55,8 @@ class ZClient(Caller[In, Out]):
         timeout: Seconds a request may take, where a call names no other.
         keys: A folder with ``client.key_secret`` and the broker's public key, for brokers that ask for keys.
             None: ``$ZBATCH_KEYS``, else no key.
+        retry: Where a broker is :class:`Overloaded`, ask again when it says, or a little later, while the
+            deadline allows it.
         copy: Copy large arrays when they are submitted.  Without it they travel uncopied, and must not
             change before the outcome.
 
@@ -67,6 +69,7 @@ class ZClient(Caller[In, Out]):
         topic: str = "default",
         timeout: float = 30.0,
         keys: str | os.PathLike[str] | None = None,
+        retry: bool = False,
         copy: bool = False,
         timing: Timing | None = None,
     ) -> None:
@@ -74,7 +77,7 @@ class ZClient(Caller[In, Out]):
         folder = keys_folder(keys)
         own_keys = own(folder, "client", "admin") if folder else None
         self._copies = copy
-        self._line: _Line = _Line(self.endpoints, timing or Timing(), own_keys)
+        self._line: _Line = _Line(self.endpoints, timing or Timing(), own_keys, retry)
         super().__init__(Asking(topic, timeout, encode=encode_copied if copy else payload.encode), self._line)
         self._finalizer = weakref.finalize(self, self._line.retire)
         self._finalizer.atexit = False
@@ -98,10 +101,11 @@ class ZClient(Caller[In, Out]):
 class _Line:
     """The connection of one client: its core, its sockets, and whoever is at the helm."""
 
-    def __init__(self, endpoints: Sequence[str], timing: Timing, keys: Keys | None) -> None:
+    def __init__(self, endpoints: Sequence[str], timing: Timing, keys: Keys | None, retry: bool) -> None:
         self.closed = False
         self._endpoints = endpoints
         self._keys = keys
+        self._retry = retry
         self._timing = timing
         self._reset()
         _lines.add(self)
@@ -378,6 +382,7 @@ class _Line:
             host=platform.node(),
             pid=os.getpid(),
             keyed=self._keys is not None,
+            retry=self._retry,
         )
         self._perform(core.start(time.monotonic()))
         return core

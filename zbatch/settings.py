@@ -92,6 +92,9 @@ class Limits(Settings, frozen=True):
     topic_bytes: Size = 2 << 30
     """Bytes that may wait in one topic."""
 
+    topic_age: Seconds | None = None
+    """The longest that an item may be expected to wait in one topic; None: as long as its deadline allows."""
+
     client_items: Whole = 16_384
     """Items that one client may have open."""
 

@@ -518,3 +518,25 @@ def test_what_costs_too_much_by_itself_travels_alone() -> None:
     push(backlog, make_held(1, 1))
     assert ids(take(backlog, cost=4.0)) == [(0, 1)]
     assert ids(take(backlog, cost=4.0)) == [(1, 2)]
+
+
+# --- how many are ahead --------------------------------------------------------------------------
+
+
+def test_ahead_of_a_new_item_are_its_own_and_as_many_of_each_other_principal() -> None:
+    backlog = Backlog()
+    push(backlog, make_held(0, 100, of=b"greedy"))
+    push(backlog, make_held(200, 3, of=b"polite"))
+    assert backlog.ahead(0, b"greedy") == 103
+    assert backlog.ahead(0, b"polite") == 8
+    assert backlog.ahead(0, b"new") == 3
+    take(backlog, 50)
+    assert backlog.ahead(0, b"greedy") == 53
+
+
+def test_what_matters_more_is_all_ahead_and_what_matters_less_is_not() -> None:
+    backlog = Backlog()
+    push(backlog, make_held(0, 10, of=b"a", priority=5))
+    push(backlog, make_held(20, 10, of=b"a", priority=0))
+    assert (backlog.ahead(9, b"a"), backlog.ahead(5, b"b"), backlog.ahead(0, b"a")) == (0, 2, 20)
+    assert backlog.ahead(-1, b"a") == 20

@@ -381,3 +381,61 @@ def test_a_message_carries_so_many_ranges_of_refused_ids_at_most_in_one_refusal(
     groups = [Group(2 * at, "bert", 9, [b"a"]) for at in range(4_097)]
     (refused,) = client.says(Request, groups)
     assert [len(refusal.ids) for refusal in refused.refusals] == [4_096, 1]
+
+
+# --- what would wait in vain ---------------------------------------------------------------------
+
+
+def busy(**settings: Any) -> tuple[Cluster, Any, Any]:
+    """Return a broker whose one worker, for one item at a time, takes half a second each; 40 items wait."""
+    cluster = Cluster(**settings)
+    worker, client = cluster.worker(size=1, slots=1), cluster.client()
+    cluster.core.topics.all["bert"].typical_run = 0.5
+    client.asks(0, 40)
+    return cluster, worker, client
+
+
+def test_what_would_wait_beyond_its_deadline_is_refused_at_once() -> None:
+    _, _, client = busy()
+    (fault,) = faults(client.says(Request, [group(50, 1, ms=10_000)]))
+    assert fault == Fault(
+        "overloaded",
+        "topic 'bert' has 40 unfinished items: this one would wait 20.0 s, longer than 10.0 s; "
+        "come back in 15.0 s",
+        retry_after_ms=15_000,
+    )
+
+
+def test_what_will_have_its_turn_in_time_is_admitted() -> None:
+    cluster, _, client = busy()
+    assert client.says(Request, [group(50, 1, ms=21_000)]) == []
+    assert cluster.core.topics.all["bert"].items == 41
+
+
+def test_the_one_that_may_wait_longest_speaks_for_its_group() -> None:
+    _, _, client = busy()
+    assert client.says(Request, [group(50, 2, ms=1_000, later_ms=[0, 25_000])]) == []
+
+
+def test_a_polite_client_does_not_wait_behind_all_that_a_greedy_one_asked_for() -> None:
+    cluster, _, _ = busy()
+    polite = cluster.client("bob")
+    assert polite.says(Request, [group(0, 1, ms=3_000)]) == []
+
+
+def test_what_is_sent_again_had_its_place() -> None:
+    _, _, client = busy()
+    assert client.says(Request, [group(50, 1, ms=1_000, again=True)]) == []
+
+
+def test_the_age_that_a_topic_may_reach_can_be_bounded() -> None:
+    _, _, client = busy(limits=Limits(topic_age=5.0))
+    (fault,) = faults(client.asks(50, 1))
+    assert "would wait 20.0 s, longer than 5.0 s" in fault.text
+
+
+def test_without_workers_nobody_knows_how_long_it_takes() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    client.asks(0, 40)
+    assert client.says(Request, [group(50, 1, ms=10)]) == []

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core.asking import (
+    EPOCH,
     FIRST,
+    LIFE,
     ask,
     call,
     call_of,
@@ -18,10 +20,23 @@ from tests.core.asking import (
     started,
     welcome,
 )
+from zbatch.config import Timing
 from zbatch.core.actions import Send
-from zbatch.core.calls import Answered, Failed, Finished, Shown
-from zbatch.core.client import WORD
-from zbatch.messages import Bye, Cancel, Denied, Fault, Request, Status, StatusAsk, Who
+from zbatch.core.calls import Action, Answered, Failed, Finished, Shown
+from zbatch.core.client import WORD, ClientCore
+from zbatch.messages import (
+    Bye,
+    Cancel,
+    Denied,
+    Fault,
+    Refusal,
+    Refused,
+    Request,
+    Status,
+    StatusAsk,
+    Welcome,
+    Who,
+)
 
 FAULT = Fault("model_failed", "no")
 
@@ -385,3 +400,34 @@ def test_a_broker_that_speaks_another_version_is_an_error_that_says_so() -> None
     assert core.foreign(FIRST, "protocol version 2 was sent, version 1 is spoken here") == [
         Failed([one], Fault("protocol_mismatch", "protocol version 2 was sent, version 1 is spoken here"))
     ]
+
+
+# --- asking again --------------------------------------------------------------------------------
+
+
+def patient() -> ClientCore:
+    """Return a client that asks again where there is no room; its dice always show 64."""
+    core = ClientCore(1, LIFE, lambda size: b"\0" * (size - 1) + b"\x40", Timing(), retry=True)
+    core.start(0.0)
+    core.handle(FIRST, Welcome(b"\0" * 7 + b"\x40", 1, 1, EPOCH, 1), [], 0.0)
+    return core
+
+
+def refused(core: ClientCore, retry_after_ms: int, now: float) -> list[Action]:
+    fault = Fault("overloaded", "full", retry_after_ms)
+    return core.handle(FIRST, Refused(b"\0" * 7 + b"\x40", 3, 9, [Refusal([(1, 2)], fault)]), [], now)
+
+
+def test_a_patient_client_asks_again_a_little_later_than_it_was_told() -> None:
+    core = patient()
+    ask(core, call(b"a"))
+    assert refused(core, 8_000, 0.0) == []
+    assert offered(core.tick(8.9)) == []
+    assert offered(core.tick(9.0)) == [(1, False)]
+
+
+def test_a_patient_client_does_not_wait_for_what_comes_after_its_deadline() -> None:
+    core = patient()
+    one = call(b"a", timeout=9.0)
+    ask(core, one)
+    assert ended(refused(core, 8_000, 0.0)) == [(one, "overloaded")]

@@ -121,6 +121,7 @@ class PriorityClass:
     """Everything that waits with one priority; principals in the order of their turns."""
 
     priority: int
+    items: int = 0
     shares: OrderedDict[bytes, Share] = field(default_factory=OrderedDict)
     rings: dict[str, OrderedDict[bytes, Lane]] = field(default_factory=dict)
 
@@ -190,6 +191,21 @@ class Backlog:
         if self._returned and (first is None or self._returned[0][0] < first):
             return self._returned[0][0]
         return first
+
+    def ahead(self, priority: int, principal: bytes) -> int:
+        """Return how many items go before a new one: those of its principal, and as many of each other."""
+        ahead = 0
+        for one in self._order:
+            if one < priority:
+                break
+            found = self._classes[one]
+            if one > priority:
+                ahead += found.items
+                continue
+            share = found.shares.get(principal)
+            own = 1 if share is None else share.items + 1
+            ahead += min(found.items, own * (len(found.shares) + (share is None)))
+        return ahead
 
     def head_key(self) -> str | None:
         """Return the key of the item whose turn it is; None when nothing waits."""
@@ -292,6 +308,7 @@ class Backlog:
         assert lane is not None
         lane.items += count
         lane.share.items += count
+        lane.share.turns.items += count
         held.waiting += count
         self.items += count
         self._counts[held.key] = self._counts.get(held.key, 0) + count
@@ -303,6 +320,7 @@ class Backlog:
         assert lane is not None
         lane.items -= count
         lane.share.items -= count
+        lane.share.turns.items -= count
         held.waiting -= count
         self.items -= count
         left = self._counts[held.key] - count

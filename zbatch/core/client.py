@@ -79,12 +79,16 @@ class ClientCore:
         host: str = "",
         pid: int = 0,
         keyed: bool = False,
+        retry: bool = False,
     ) -> None:
         self._timing = timing
         self._life = life
         self._where = where
         """What people call the brokers, for an error that says that none answered."""
         self._advice = "is this key allowed there" if keyed else "does it ask for a key"
+        self._retry = retry
+        """Whether a refusal for want of room is no outcome while the deadline allows another try."""
+        self._mint = mint
         self._host = host
         self._pid = pid
         self._brokers = Brokers(brokers, mint, timing)
@@ -420,17 +424,28 @@ class ClientCore:
         for sent in self._overlapping(start, stop):
             first = max(start, sent.base)
             last = min(stop, sent.base + len(sent.items))
-            if fault.code == "draining" or (fault.code == "overloaded" and sent.times > 1):
-                # It had a place before the broker was lost, or never began: no room now is no outcome.
-                wait = max(fault.retry_after_ms / 1000, RETRY * sent.times)
-                sent.rests_until = now + min(wait, self._timing.beat)
-                heappush(self._later, (sent.rests_until, first, last))
-                sent.moves += fault.code == "draining"
-                if fault.code == "draining" and sent.times == 1 and last - first == len(sent.items):
-                    # It was sent once and came back unrun: it is new to whom it is sent next.
-                    sent.times = 0
-            else:
+            wait = self._retry_in(sent, fault, now)
+            if wait is None:
                 self._fail(sent, first - sent.base, last - sent.base, fault, actions)
+                continue
+            sent.rests_until = now + wait
+            heappush(self._later, (sent.rests_until, first, last))
+            sent.moves += fault.code == "draining"
+            if sent.times == 1 and last - first == len(sent.items):
+                # It was sent once and came back unrun: it is new to whom it is sent next.
+                sent.times = 0
+
+    def _retry_in(self, sent: Sent, fault: Fault, now: float) -> float | None:
+        """Return when to offer again what was refused; None: the refusal is its outcome."""
+        wanted = fault.retry_after_ms / 1000
+        if fault.code == "draining" or (fault.code == "overloaded" and sent.times > 1):
+            # It had a place before the broker was lost, or never began: no room now is no outcome.
+            return min(max(wanted, RETRY * sent.times), self._timing.beat)
+        if fault.code == "overloaded" and self._retry:
+            # All who were refused together must not come back together.
+            wait = max(wanted, RETRY) * (1.0 + self._mint(1)[0] / 512)
+            return wait if now + wait < sent.deadline else None
+        return None
 
     def _fail(self, sent: Sent, start: int, stop: int, fault: Fault, actions: list[Action]) -> None:
         if not sent.whole:

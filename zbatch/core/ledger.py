@@ -113,6 +113,11 @@ class Ledger:
             late = Fault("deadline_exceeded", "the deadline had passed when the request arrived")
             self._refuse(client, (group.base + start, group.base + stop), late)
             return
+        if not group.again:
+            vain = self._waits_in_vain(client, topic, group)
+            if vain is not None:
+                self._refuse(client, (group.base + start, group.base + stop), vain)
+                return
         size = self._size(group, buffers, part)
         if self._fits(client, topic, stop - start, size):
             self._enter(client, topic, group, buffers, part, size, now)
@@ -210,6 +215,21 @@ class Ledger:
             and topic.items + items <= limits.topic_items
             and client.size + size <= limits.client_bytes
             and topic.size + size <= limits.topic_bytes
+        )
+
+    def _waits_in_vain(self, client: Client, topic: Topic, group: Group) -> Fault | None:
+        """Return why a request that would wait in vain had better come later: it is told so at once."""
+        latest = group.deadline_ms + (max(group.later_ms) if group.later_ms else 0)
+        longest = min(latest / 1000, self._limits.topic_age or LONGEST)
+        wait = topic.wait(group.priority, client.principal)
+        if wait <= longest:
+            return None
+        later = min(60.0, max(0.1, wait - longest / 2))
+        return Fault(
+            "overloaded",
+            f"topic {topic.name!r} has {topic.items} unfinished items: this one would wait {wait:.1f} s, "
+            f"longer than {longest:.1f} s; come back in {later:.1f} s",
+            retry_after_ms=int(later * 1000),
         )
 
     def _too_large(self, count: int, size: int) -> Fault | None:

@@ -86,6 +86,8 @@ class Roster:
         self._open: OrderedDict[bytes, Worker] = OrderedDict()
         self._loaded: OrderedDict[bytes, Worker] = OrderedDict()
         """Those with a batch that has not begun behind one that runs."""
+        self.items_at_once = 0
+        """How many items run at once when every worker has a full batch."""
         self.max_latency = 0.0
         """The smallest window that a worker announced."""
 
@@ -132,6 +134,7 @@ class Roster:
             self._loaded.pop(life, None)
 
     def _measure(self) -> None:
+        self.items_at_once = sum(worker.room.items for worker in self.workers.values())
         self.max_latency = min((worker.max_latency for worker in self.workers.values()), default=0.0)
 
     def next_idle(self) -> Worker | None:

@@ -67,6 +67,16 @@ class Topic:
         self.typical_run += (seconds - self.typical_run) / 8
         self.tally.run.record(seconds)
 
+    def wait(self, priority: int, principal: bytes) -> float:
+        """Return for how long a new item would wait at least, as far as is known: 0 without workers.
+
+        It takes every batch for full, so a queue that moves more slowly is only found too short.
+        """
+        if not self.roster.items_at_once:
+            return 0.0
+        ahead = self.backlog.ahead(priority, principal) + self.running
+        return ahead * self.typical_run / self.roster.items_at_once
+
     def dispatch(self, now: float, start: Callable[[Worker, list[Span], bool], None]) -> None:
         """Hand out what should run now: ``start(worker, spans, suspect)`` is called for each batch."""
         self.wake = None
