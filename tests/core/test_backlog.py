@@ -61,12 +61,19 @@ def test_a_higher_priority_goes_first_and_a_lower_one_fills_the_batch() -> None:
 
 
 def test_principals_take_turns_of_a_quantum() -> None:
-    backlog = Backlog()
+    backlog = Backlog(parties=1)
     push(backlog, make_held(1000, 3 * QUANTUM, of=b"greedy"))
     push(backlog, make_held(2000, QUANTUM, of=b"polite"))
     assert ids(take(backlog, QUANTUM)) == [(1000, 1032)]
     assert ids(take(backlog, QUANTUM)) == [(2000, 2032)]
     assert ids(take(backlog, 2 * QUANTUM)) == [(1032, 1096)]
+
+
+def test_a_batch_has_room_for_the_turns_of_four() -> None:
+    backlog = Backlog()
+    push(backlog, make_held(1000, 64, of=b"greedy"))
+    push(backlog, make_held(2000, 2, of=b"polite"))
+    assert ids(take(backlog, 32)) == [(1000, 1008), (2000, 2002), (1008, 1030)]
 
 
 def test_a_large_batch_has_several_turns() -> None:
@@ -77,13 +84,13 @@ def test_a_large_batch_has_several_turns() -> None:
 
 
 def test_a_turn_goes_on_in_the_next_batch() -> None:
-    backlog = Backlog()
+    backlog = Backlog(quantum=3, parties=1)
     push(backlog, make_held(1000, 64, of=b"one"))
     push(backlog, make_held(2000, 64, of=b"two"))
-    assert [ids(take(backlog, 20)) for _ in range(3)] == [
-        [(1000, 1020)],
-        [(1020, 1032), (2000, 2008)],
-        [(2008, 2028)],
+    assert [ids(take(backlog, 4)) for _ in range(3)] == [
+        [(1000, 1003), (2000, 2001)],
+        [(2001, 2003), (1003, 1005)],
+        [(1005, 1006), (2003, 2006)],
     ]
 
 
@@ -121,7 +128,7 @@ def test_the_key_has_no_part_in_the_order() -> None:
 
 
 def test_the_item_whose_turn_it_is_leads_its_batch() -> None:
-    backlog = Backlog()
+    backlog = Backlog(parties=1)
     push(backlog, make_held(1000, QUANTUM, of=b"a", key="x"))
     push(backlog, make_held(2000, QUANTUM, of=b"a", key="y"))
     push(backlog, make_held(3000, QUANTUM, of=b"b", key="y"))
@@ -139,7 +146,7 @@ def test_a_principal_of_another_key_does_not_hold_up_those_who_fill_a_batch() ->
 
 
 def test_a_key_of_its_own_for_each_item_buys_no_turns() -> None:
-    backlog = Backlog()
+    backlog = Backlog(parties=1)
     for base in range(1000, 1100):
         push(backlog, make_held(base, of=b"a", key=str(base)))
     push(backlog, make_held(2000, of=b"b", key="b"))
@@ -147,7 +154,7 @@ def test_a_key_of_its_own_for_each_item_buys_no_turns() -> None:
     while (key := backlog.head_key()) is not None:
         keys.append(key)
         take(backlog, 1, key)
-    assert keys.index("b") == QUANTUM
+    assert keys.index("b") == 1
 
 
 # --- what fits ----------------------------------------------------------------------------------
@@ -233,12 +240,12 @@ def test_costs_are_counted_while_their_items_wait() -> None:
 
 
 def test_spans_of_one_group_with_one_past_are_one_span() -> None:
-    backlog = Backlog()
+    backlog = Backlog(parties=1)
     held = push(backlog, make_held(10, 64))
     push(backlog, make_held(2000, of=b"b"))
     backlog.close(held, 3, 4)
     assert ids(take(backlog, 64)) == [(10, 13), (14, 43), (2000, 2001), (43, 74)]
-    backlog = Backlog()
+    backlog = Backlog(parties=1)
     push(backlog, make_held(10, 64))
     assert ids(take(backlog, 64)) == [(10, 74)]
 
@@ -258,7 +265,7 @@ def test_spans_of_one_group_with_different_pasts_stay_apart() -> None:
 
 
 def test_what_is_put_back_goes_first() -> None:
-    backlog = Backlog()
+    backlog = Backlog(parties=1)
     push(backlog, make_held(10, 2))
     push(backlog, make_held(20, 2, of=b"b"))
     push(backlog, make_held(30, 2, of=b"b"))

@@ -240,3 +240,23 @@ def test_nothing_is_called_back_while_something_waits_or_nobody_idles() -> None:
     topic.roster.add(make_worker("bob", size=4))
     push(topic.backlog, make_held(8, 1))
     assert topic.recallable() is None
+
+
+@pytest.mark.parametrize(("run", "prefetched"), [(0.039, True), (0.040, False)])
+def test_where_several_ask_and_runs_are_long_nothing_is_prefetched(run: float, prefetched: bool) -> None:
+    topic = topic_of(make_worker("ann", size=4))
+    topic.typical_run = run
+    push(topic.backlog, make_held(0, 12))
+    for who in (b"ada", b"bob"):
+        topic.asked(who, 0.0)
+    assert len(dispatch(topic, 1.0)) == (2 if prefetched else 1)
+
+
+def test_once_one_alone_has_asked_for_a_while_its_batches_are_prefetched_again() -> None:
+    topic = topic_of(make_worker("ann", size=4))
+    topic.typical_run = 1.0
+    push(topic.backlog, make_held(0, 12))
+    for who, now in ((b"bob", 0.0), (b"ada", 0.0), (b"ada", 9.0)):
+        topic.asked(who, now)
+    assert len(dispatch(topic, 9.9)) == 1
+    assert len(dispatch(topic, 10.0)) == 1

@@ -22,7 +22,10 @@ WAITING, RUNNING, CLOSED = 0, 1, 2
 """The life of an item: it may go back from running to waiting, never back from closed."""
 
 QUANTUM = 32
-"""Items a principal may take before the next one's turn: one default batch, so that turns cost little."""
+"""Items a principal may take before the next one's turn, at most: more turns cost more."""
+
+PARTIES = 4
+"""Principals that have a turn in one batch: who comes late need not wait for a batch of others."""
 
 SLACK = 64
 """Dead entries a queue may keep before it is swept."""
@@ -139,9 +142,10 @@ class Room:
 class Backlog:
     """The waiting items of one topic."""
 
-    def __init__(self, quantum: int = QUANTUM) -> None:
+    def __init__(self, quantum: int = QUANTUM, parties: int = PARTIES) -> None:
         self.items = 0
         self._quantum = quantum
+        self._parties = parties
         self._classes: dict[int, PriorityClass] = {}
         self._order: list[int] = []
         """Priorities that have items, highest first."""
@@ -270,7 +274,7 @@ class Backlog:
     def _take_turn(self, lane: Lane, taken: _Taken) -> None:
         share = lane.share
         if share.deficit <= 0:
-            share.deficit += self._quantum
+            share.deficit += min(self._quantum, max(1, taken.room.items // self._parties))
         while lane.items and share.deficit > 0 and not taken.full:
             entry = lane.spans[0]
             start, stop = _alive(entry)

@@ -31,6 +31,9 @@ RANGES = 4_096
 DRAINING = Fault("draining", "this broker is leaving; the request was not run", retry_after_ms=500)
 """No outcome: a client keeps the request and asks again, elsewhere or later."""
 
+MARGIN = 1.1
+"""An answer that is expected this close to its deadline would often come too late, for nobody."""
+
 GIVEN_BACK = Fault("draining", "no worker here has begun it; ask elsewhere")
 
 Measure = Callable[[Sequence[Any], Sequence[Sequence[Any]] | None], int]
@@ -204,6 +207,7 @@ class Ledger:
         topic.size += held.size
         topic.tally.items += count
         topic.policy.arrived(count, now)
+        topic.asked(client.principal, now)
         topic.backlog.push(Span(held, 0, count))
         self._topics.touch(topic)
 
@@ -221,8 +225,10 @@ class Ledger:
         """Return why a request that would wait in vain had better come later: it is told so at once."""
         latest = group.deadline_ms + (max(group.later_ms) if group.later_ms else 0)
         longest = min(latest / 1000, self._limits.topic_age or LONGEST)
+        if topic.longest_wait() * MARGIN <= longest:
+            return None
         wait = topic.wait(group.priority, client.principal)
-        if wait <= longest:
+        if wait * MARGIN <= longest:
             return None
         later = min(60.0, max(0.1, wait - longest / 2))
         return Fault(

@@ -39,6 +39,13 @@ class Tally:
     rate: Rate = field(default_factory=Rate)
 
 
+LONG_RUN = 0.040
+"""Seconds of a run from which on the millisecond between two batches is cheaper than a place in line."""
+
+SHARED = 10.0
+"""Seconds after another principal asked in which nothing is prefetched where runs are long."""
+
+
 @dataclass(slots=True, eq=False)
 class Topic:
     """One topic's state."""
@@ -59,6 +66,9 @@ class Topic:
     wake: float | None = None
     """When the policy wants to look again."""
     typical_run: float = 0.0
+    last_principal: bytes = b""
+    shared_until: float = 0.0
+    """Until when several principals are taken to ask: one of them may come next."""
     tally: Tally = field(default_factory=Tally)
 
     def learned(self, items: int, seconds: float, now: float) -> None:
@@ -68,14 +78,24 @@ class Topic:
         self.tally.run.record(seconds)
 
     def wait(self, priority: int, principal: bytes) -> float:
-        """Return for how long a new item would wait at least, as far as is known: 0 without workers.
+        """Return when a new item would be answered at the earliest, as far as is known; there are workers.
 
         It takes every batch for full, so a queue that moves more slowly is only found too short.
         """
-        if not self.roster.items_at_once:
-            return 0.0
         ahead = self.backlog.ahead(priority, principal) + self.running
-        return ahead * self.typical_run / self.roster.items_at_once
+        return (ahead / self.roster.items_at_once + 1.0) * self.typical_run if ahead else 0.0
+
+    def longest_wait(self) -> float:
+        """Return what :meth:`wait` says at most, at less cost; 0 without workers."""
+        at_once = self.roster.items_at_once
+        return (self.items / at_once + 1.0) * self.typical_run if at_once else 0.0
+
+    def asked(self, principal: bytes, now: float) -> None:
+        """Take note of who asks."""
+        if principal != self.last_principal:
+            if self.last_principal:
+                self.shared_until = now + SHARED
+            self.last_principal = principal
 
     def dispatch(self, now: float, start: Callable[[Worker, list[Span], bool], None]) -> None:
         """Hand out what should run now: ``start(worker, spans, suspect)`` is called for each batch."""
@@ -88,6 +108,9 @@ class Topic:
             if worker is None:
                 if self.suspects and self.suspect_running is None:
                     # They are not prefetched, and as long as others are nobody would ever be idle.
+                    return
+                if self.typical_run >= LONG_RUN and now < self.shared_until:
+                    # What is prefetched for one goes before what another is about to ask.
                     return
                 worker = self.roster.next_open()
                 if worker is None or not self.backlog.fills(key, worker.room):

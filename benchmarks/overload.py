@@ -1,0 +1,242 @@
+"""``python -m benchmarks.overload``: more is asked than can be done, and one asks for too much.
+
+Three runs against a real broker and worker whose model takes a fixed time a batch, so that its capacity is
+known: three times that capacity for a while; one greedy client of many connections beside a polite one; and
+a client that never reads beside one that does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import zmq
+
+from benchmarks.children import child
+from zbatch import Overloaded, ZClient, payload, wire
+from zbatch.config import Timing
+from zbatch.errors import ZbatchError
+from zbatch.messages import Group, Hello, Request
+from zbatch.security import add, make_farm
+from zbatch.sockets import connect
+
+BATCH, RUN = 32, 0.050
+CAPACITY = BATCH / RUN
+"""Items a second: one worker, whole batches."""
+
+WIRE = 0.010
+"""Seconds that a request is on its way, by which its deadline is later at the broker than at the caller."""
+
+MODEL = """
+import os, time
+
+class Fixed:
+    example = 0
+
+    def __init__(self, log=""):
+        self.log = open(log, "a") if log else None
+
+    def predict(self, batch):
+        began = time.monotonic()
+        time.sleep(max(0.0, {run} - 0.0005))
+        if self.log:
+            self.log.write("".join(f"{{began!r}} {{item!r}}\\n" for item in batch))
+            self.log.flush()
+        return batch
+"""
+
+
+@contextmanager
+def farm(home: Path, *, keys: bool = False) -> Iterator[str]:
+    """Run a broker and a worker; yield the frontend."""
+    (home / "model.py").write_text(MODEL.format(run=RUN))
+    front, back = f"ipc://{home}/front", f"ipc://{home}/back"
+    own = ["--keys", str(home / "farm")] if keys else []
+    if keys:
+        make_farm(home / "farm")
+    zbatch = [sys.executable, "-m", "zbatch"]
+    worker = ["worker", f"{home}/model.py:Fixed", "--gpu", "cpu", "--backend", back]
+    worker += ["--batch-size", str(BATCH), "--arg", f"log={home}/ran"]
+    with (
+        child([*zbatch, "broker", "--frontend", front, "--backend", back, *own], home / "broker.log"),
+        child([*zbatch, *worker, *own], home / "worker.log"),
+        ZClient[Any, Any](front, keys=home / "farm" if keys else "", timeout=30.0) as client,
+    ):
+        client.predict([0])
+        yield front
+
+
+def three_times(seconds: float) -> dict[str, Any]:
+    """Ask for three times as much as can be done; count what came of it."""
+    counts: Counter[str] = Counter()
+    refused_in: list[float] = []
+    deadlines: dict[int, float] = {}
+    lock = threading.Lock()
+    with tempfile.TemporaryDirectory() as folder, farm(Path(folder)) as front:
+        home = Path(folder)
+        with ZClient[Any, Any](front, timeout=1.0) as client:
+            began, number = time.monotonic(), 0
+            open_calls = threading.Semaphore(0)
+
+            def ended(asked: float) -> Callable[[Any], None]:
+                def note(future: Any) -> None:
+                    error = future.exception()
+                    with lock:
+                        counts["answered" if error is None else error.code] += 1
+                        counts["in time"] += error is None and time.monotonic() - began < seconds
+                        if isinstance(error, Overloaded):
+                            refused_in.append(time.monotonic() - asked)
+                            counts["with a time to come back"] += error.retry_after > 0
+                    open_calls.release()
+
+                return note
+
+            while (now := time.monotonic()) - began < seconds:
+                while number < (now - began) * 3 * CAPACITY:
+                    number += 1
+                    deadlines[number] = now + 1.0
+                    client.submit([number]).add_done_callback(ended(now))
+                time.sleep(0.002)
+            for _ in range(number):
+                assert open_calls.acquire(timeout=60.0)
+        ran = [line.split() for line in (home / "ran").read_text().splitlines()]
+        late = sum(float(at) > deadlines[int(item)] + WIRE for at, item in ran if int(item) in deadlines)
+    return {
+        "asked": number,
+        "goodput": counts["in time"] / seconds / CAPACITY,
+        "ran after their deadline": late,
+        "refused": counts["overloaded"],
+        "with a time to come back": counts["with a time to come back"],
+        "expired": counts["deadline_exceeded"],
+        "refused within, p50 ms": 1000 * float(np.median(refused_in)) if refused_in else None,
+        "refused within, p99 ms": 1000 * float(np.quantile(refused_in, 0.99)) if refused_in else None,
+    }
+
+
+def polite(client: ZClient[Any, Any], seconds: float) -> list[float]:
+    """Ask one item after the other, at a fifth of the capacity; return how long each took."""
+    took = []
+    until = time.monotonic() + seconds
+    while (began := time.monotonic()) < until:
+        client.predict([1])
+        took.append(time.monotonic() - began)
+        time.sleep(0.01)
+    return took
+
+
+def greedy(seconds: float, connections: int = 50) -> dict[str, Any]:
+    """Let one key's many connections ask without measure beside a polite client."""
+    with tempfile.TemporaryDirectory() as folder, farm(Path(folder), keys=True) as front:
+        home = Path(folder)
+        nice = add(home / "farm", "client", "polite")
+        time.sleep(1.5)
+        with ZClient[Any, Any](front, keys=nice, timeout=30.0) as client:
+            alone = polite(client, seconds)
+            stop = threading.Event()
+            counts: Counter[str] = Counter()
+
+            def grab() -> None:
+                with ZClient[Any, Any](front, keys=home / "farm", timeout=5.0) as own:
+                    while not stop.is_set():
+                        futures = [own.submit(list(range(BATCH))) for _ in range(4)]
+                        for future in futures:
+                            try:
+                                future.result()
+                                counts["answered"] += BATCH
+                            except ZbatchError as error:
+                                counts[error.code] += BATCH
+                                stop.wait(0.05)
+
+            threads = [threading.Thread(target=grab) for _ in range(connections)]
+            for thread in threads:
+                thread.start()
+            time.sleep(1.0)
+            beside = polite(client, seconds)
+            stop.set()
+            for thread in threads:
+                thread.join()
+    solo, both = (1000 * float(np.quantile(took, 0.99)) for took in (alone, beside))
+    return {
+        "alone, p99 ms": solo,
+        "beside the greedy one, p99 ms": both,
+        "ratio": both / solo,
+        "greedy items": dict(counts),
+    }
+
+
+def never_reads(seconds: float) -> dict[str, Any]:
+    """Let a client ask for large answers and read them, then one that reads none, beside a polite one."""
+    took: dict[bool, float] = {}
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        farm(Path(folder)) as front,
+        ZClient[Any, Any](front, timeout=30.0) as client,
+    ):
+        (broker,) = [
+            one
+            for one in psutil.process_iter(["cmdline"])
+            if "broker" in (one.info["cmdline"] or []) and f"ipc://{folder}/front" in one.info["cmdline"]
+        ]
+        before = broker.memory_info().rss
+        for reads in (True, False):
+            stop = threading.Event()
+            thread = threading.Thread(target=_large, args=(front, reads, stop))
+            thread.start()
+            took[reads] = 1000 * statistics.median(polite(client, seconds))
+            stop.set()
+            thread.join()
+        grown = broker.memory_info().rss - before
+    return {
+        "beside one that reads, p50 ms": took[True],
+        "beside one that does not, p50 ms": took[False],
+        "broker grew, MB": grown / 1e6,
+    }
+
+
+def _large(front: str, reads: bool, stop: threading.Event) -> None:
+    """Ask for answers of 512 KiB, ten a second; read them or not."""
+    context: zmq.Context[Any] = zmq.Context()
+    dealer = connect(context, front, Timing())
+    conn, life = os.urandom(8), os.urandom(16)
+    item, buffers = payload.encode(bytes(512 << 10))
+    dealer.send(wire.encode(Hello(conn, 1, 0, life, "client", 1)))
+    number = 1
+    while not stop.wait(0.1):
+        number += 1
+        group = Group(number, "default", 30_000, [item], [len(buffers)])
+        dealer.send(wire.encode(Request(conn, number, number, [group])), zmq.SNDMORE)
+        for at, buffer in enumerate(buffers):
+            dealer.send(buffer, zmq.SNDMORE if at + 1 < len(buffers) else 0)
+        while reads and dealer.poll(0):
+            dealer.recv_multipart()
+    context.destroy(0)
+
+
+def main() -> None:
+    """Run all three and print what came of them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seconds", type=float, default=60.0, help="of overload; the others take a third")
+    asked = parser.parse_args()
+    found = {
+        "three times the capacity": three_times(asked.seconds),
+        "a greedy key of 50 connections": greedy(asked.seconds / 3),
+        "a client that never reads": never_reads(asked.seconds / 3),
+    }
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
