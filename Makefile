@@ -5,6 +5,8 @@
 #   make check            what a change must pass: format, lint, types, imports, tests with coverage
 #   make simulate         whole clusters under faults, from seeds
 #   make chaos            real processes under faults
+#   make soak            a million requests of ten thousand clients: is all flat?
+#   make overload        more load than can be done, greedy and deaf clients: figures
 #   make fuzz             anything at all into decoders and cores, SECONDS=60
 #
 #   PYTHON=python3.12     another Python (3.11 or newer)
@@ -28,7 +30,7 @@ SOURCES := zbatch tests benchmarks examples tools
 COVERED := zbatch/core/*,zbatch/wire.py,zbatch/messages.py,zbatch/payload.py,zbatch/errors.py,zbatch/config.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports coverage newest simulate chaos fuzz bench dist clean demo-venv test-venv
+.PHONY: help demo test check lint types imports coverage newest simulate chaos soak overload fuzz bench dist clean demo-venv test-venv
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -67,6 +69,13 @@ simulate: test-venv  ## whole clusters under seeded faults, SEEDS=100000 lives (
 
 chaos: test-venv  ## real processes under kill, stop, cut links and slow ones, for MINUTES=5
 	$(TEST_PYTHON) -m tests.chaos --minutes $(MINUTES) $(ARGS)
+
+soak: test-venv  ## a million requests of ten thousand clients that come and go: memory, descriptors and tables stay flat
+	-@$(TEST_PYTHON) -m pip install --quiet matplotlib==3.11.2
+	$(TEST_PYTHON) -m tests.soak $(ARGS)
+
+overload: test-venv  ## three times the capacity for a minute; a greedy key; a client that never reads (about 3 minutes)
+	$(TEST_PYTHON) -m benchmarks.overload $(ARGS)
 
 fuzz: test-venv  ## anything at all into decoders and cores, for SECONDS=60, guided by coverage where that can be had
 	-@$(TEST_PYTHON) -m pip install --quiet atheris==3.0.0

@@ -1,8 +1,8 @@
 """``python -m benchmarks.overload``: more is asked than can be done, and one asks for too much.
 
-Three runs against a real broker and worker whose model takes a fixed time a batch, so that its capacity is
+Four runs against a real broker and worker whose model takes a fixed time a batch, so that its capacity is
 known: three times that capacity for a while; one greedy client of many connections beside a polite one; and
-a client that never reads beside one that does.
+a client that never reads beside one that does; and model processes that are killed in the middle of a batch.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -225,8 +226,47 @@ def _large(front: str, reads: bool, stop: threading.Event) -> None:
     context.destroy(0)
 
 
+def deaths(times: int) -> dict[str, Any]:
+    """Kill the process that runs a batch, again and again; return what that costs beside running it again."""
+    run, extra = 0.2, []
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder)
+        (home / "model.py").write_text(
+            "import os, pathlib, time\n"
+            "def slow(batch):\n"
+            f"    pathlib.Path({str(home / 'running')!r}).write_text(str(os.getpid()))\n"
+            f"    time.sleep({run})\n"
+            "    return batch\n"
+        )
+        front, back = f"ipc://{home}/front", f"ipc://{home}/back"
+        zbatch = [sys.executable, "-m", "zbatch"]
+        worker = ["worker", f"{home}/model.py:slow", "--gpu", "cpu", "--num", "2", "--backend", back]
+        with (
+            child([*zbatch, "broker", "--frontend", front, "--backend", back], home / "broker.log"),
+            child([*zbatch, *worker], home / "worker.log"),
+            ZClient[Any, Any](front, timeout=30.0) as client,
+        ):
+            for number in range(times):
+                while len(client.status()["workers"]) < 2:
+                    time.sleep(0.05)
+                (home / "running").unlink(missing_ok=True)
+                future = client.submit([number])
+                while not (home / "running").exists() or not (home / "running").read_text():
+                    time.sleep(0.001)
+                time.sleep(run / 2)
+                killed = time.monotonic()
+                os.kill(int((home / "running").read_text()), signal.SIGKILL)
+                future.result()
+                extra.append(time.monotonic() - killed - run)
+    return {
+        "deaths": times,
+        "cost, median ms": 1000 * statistics.median(extra),
+        "most, ms": 1000 * max(extra),
+    }
+
+
 def main() -> None:
-    """Run all three and print what came of them."""
+    """Run all and print what came of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seconds", type=float, default=60.0, help="of overload; the others take a third")
     asked = parser.parse_args()
@@ -234,6 +274,7 @@ def main() -> None:
         "three times the capacity": three_times(asked.seconds),
         "a greedy key of 50 connections": greedy(asked.seconds / 3),
         "a client that never reads": never_reads(asked.seconds / 3),
+        "model processes that are killed": deaths(20),
     }
     print(json.dumps(found, indent=2))
 

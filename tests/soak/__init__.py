@@ -1,0 +1,1 @@
+"""A long life of one cluster: many requests, clients that come and go, restarts: ``make soak``."""
