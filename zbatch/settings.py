@@ -95,6 +95,9 @@ class Limits(Settings, frozen=True):
     topic_age: Seconds | None = None
     """The longest that an item may be expected to wait in one topic; None: as long as its deadline allows."""
 
+    broker_bytes: Size = 4 << 30
+    """Bytes that may wait in all topics together: what a broker's memory is sized by."""
+
     client_items: Whole = 16_384
     """Items that one client may have open."""
 
@@ -108,7 +111,16 @@ class Limits(Settings, frozen=True):
     """Topics that may be asked for before any worker serves them; beyond it: UnknownTopic."""
 
     def __post_init__(self) -> None:
-        _at_least(self, 1, "topic_items", "topic_bytes", "client_items", "client_bytes", "message_bytes")
+        _at_least(
+            self,
+            1,
+            "topic_items",
+            "topic_bytes",
+            "broker_bytes",
+            "client_items",
+            "client_bytes",
+            "message_bytes",
+        )
         _at_least(self, 0, "unserved_topics")
 
 

@@ -383,6 +383,17 @@ def test_a_message_carries_so_many_ranges_of_refused_ids_at_most_in_one_refusal(
     assert [len(refusal.ids) for refusal in refused.refusals] == [4_096, 1]
 
 
+def test_all_topics_together_are_bounded_too() -> None:
+    cluster = Cluster(limits=Limits(broker_bytes=10))
+    client = cluster.client()
+    assert client.asks(0, 3) == []
+    assert client.asks(3, 2, topic="gpt") == []
+    (fault,) = faults(client.asks(5, 1, topic="other"))
+    assert fault.code == "overloaded"
+    client.says(Beat, [], 99)
+    assert cluster.core.ledger.size == 0
+
+
 # --- what would wait in vain ---------------------------------------------------------------------
 
 

@@ -52,6 +52,7 @@ class Checks:
         for topic in core.topics.all.values():
             assert 0 <= topic.items <= limits.topic_items, f"{topic.name} holds {topic.items} items"
             assert 0 <= topic.size <= limits.topic_bytes, f"{topic.name} holds {topic.size} bytes"
+        assert core.ledger.size == sum(topic.size for topic in core.topics.all.values())
         for client in core.ledger.clients.values():
             assert 0 <= client.items <= limits.client_items, f"a client has {client.items} items"
             assert 0 <= client.size <= limits.client_bytes, f"a client has {client.size} bytes"

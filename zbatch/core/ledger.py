@@ -52,10 +52,14 @@ class Ledger:
 
     def __init__(self, settings: BrokerCoreSettings, topics: Topics, measure: Measure = size_of) -> None:
         self.clients: dict[bytes, Client] = {}
+        self.size = 0
+        """Bytes of everything without an outcome."""
         self.skippable: dict[str, Topic] = {}
         """Topics in which somebody stopped waiting for items that a worker has."""
         self._draining = False
         self._limits = settings.limits
+        self._longest = settings.limits.topic_age or LONGEST
+        """The longest that anything may be expected to wait."""
         self._topics = topics
         self._measure = measure
         self._deadlines: Deadlines[Held] = Deadlines()
@@ -116,7 +120,10 @@ class Ledger:
             late = Fault("deadline_exceeded", "the deadline had passed when the request arrived")
             self._refuse(client, (group.base + start, group.base + stop), late)
             return
-        if not group.again:
+        at_once = topic.roster.items_at_once
+        soonest = min(group.deadline_ms / 1000, self._longest) * at_once
+        # No more than the whole queue can be ahead; mostly that is little, and nobody need count.
+        if (topic.items + at_once) * topic.typical_run * MARGIN > soonest:
             vain = self._waits_in_vain(client, topic, group)
             if vain is not None:
                 self._refuse(client, (group.base + start, group.base + stop), vain)
@@ -205,6 +212,7 @@ class Ledger:
         client.size += held.size
         topic.items += count
         topic.size += held.size
+        self.size += held.size
         topic.tally.items += count
         topic.policy.arrived(count, now)
         topic.asked(client.principal, now)
@@ -219,14 +227,15 @@ class Ledger:
             and topic.items + items <= limits.topic_items
             and client.size + size <= limits.client_bytes
             and topic.size + size <= limits.topic_bytes
+            and self.size + size <= limits.broker_bytes
         )
 
     def _waits_in_vain(self, client: Client, topic: Topic, group: Group) -> Fault | None:
         """Return why a request that would wait in vain had better come later: it is told so at once."""
-        latest = group.deadline_ms + (max(group.later_ms) if group.later_ms else 0)
-        longest = min(latest / 1000, self._limits.topic_age or LONGEST)
-        if topic.longest_wait() * MARGIN <= longest:
+        if group.again or not topic.roster.items_at_once:
             return None
+        latest = group.deadline_ms + (max(group.later_ms) if group.later_ms else 0)
+        longest = min(latest / 1000, self._longest)
         wait = topic.wait(group.priority, client.principal)
         if wait * MARGIN <= longest:
             return None
@@ -247,7 +256,7 @@ class Ledger:
                 f"the request has {count} items, at most {items} are held for a client: send fewer at a time"
             )
             return Fault("too_large", text)
-        most = min(limits.client_bytes, limits.topic_bytes)
+        most = min(limits.client_bytes, limits.topic_bytes, limits.broker_bytes)
         if size > most:
             text = f"the request has {size} bytes, at most {most} are held for a client: send fewer at a time"
             return Fault("too_large", text)
@@ -414,5 +423,6 @@ class Ledger:
         if not held.open:
             client.size -= held.size
             topic.size -= held.size
+            self.size -= held.size
             self._deadlines.discard(held.bucket, held)
             client.release(held)

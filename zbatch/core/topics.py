@@ -85,11 +85,6 @@ class Topic:
         ahead = self.backlog.ahead(priority, principal) + self.running
         return (ahead / self.roster.items_at_once + 1.0) * self.typical_run if ahead else 0.0
 
-    def longest_wait(self) -> float:
-        """Return what :meth:`wait` says at most, at less cost; 0 without workers."""
-        at_once = self.roster.items_at_once
-        return (self.items / at_once + 1.0) * self.typical_run if at_once else 0.0
-
     def asked(self, principal: bytes, now: float) -> None:
         """Take note of who asks."""
         if principal != self.last_principal:
