@@ -166,11 +166,13 @@ class ModelProcess:
                 due = self._core.wakeup()
                 if job is None and self._core.is_drained():
                     return
+                if job is None and not actions:
+                    # Under the lock: from here on the other thread reads nothing more.
+                    self._busy = None
             if job is not None:
                 self._busy = now
                 self._run_job(runner, job)
             elif not actions:
-                self._busy = None
                 self._wait(due, now)
                 self._busy = time.monotonic()
 
@@ -228,7 +230,10 @@ class ModelProcess:
             if any(descriptor == self._lifeline for descriptor, _ in ready):
                 self._heed()
             with self._lock:
-                self._turn(time.monotonic())
+                if self._busy is not None:
+                    # Else what came wakes the main thread; reading it here would put that to sleep again,
+                    # for poll looks once more at what woke it.
+                    self._turn(time.monotonic())
 
     def _turn(self, now: float) -> None:
         # Tick first: the descriptor is edge-triggered, and reading sees what sending has swallowed.
