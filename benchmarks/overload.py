@@ -1,8 +1,9 @@
 """``python -m benchmarks.overload``: more is asked than can be done, and one asks for too much.
 
-Four runs against a real broker and worker whose model takes a fixed time a batch, so that its capacity is
+Five runs against a real broker and worker whose model takes a fixed time a batch, so that its capacity is
 known: three times that capacity for a while; one greedy client of many connections beside a polite one; and
-a client that never reads beside one that does; and model processes that are killed in the middle of a batch.
+a client that never reads beside one that does; arrays of 200 MB on their way; and
+model processes that are killed in the middle of a batch.
 """
 
 from __future__ import annotations
@@ -226,6 +227,37 @@ def _large(front: str, reads: bool, stop: threading.Event) -> None:
     context.destroy(0)
 
 
+def enormous(seconds: float) -> dict[str, Any]:
+    """Let a client send arrays of 200 MB to one topic, one by one, beside a polite one of another."""
+    with tempfile.TemporaryDirectory() as folder, farm(Path(folder)) as front:
+        home = Path(folder)
+        (home / "size.py").write_text("def size(batch):\n    return [len(one) for one in batch]\n")
+        worker = ["worker", f"{home}/size.py:size", "--topic", "size", "--gpu", "cpu", "--batch-size", "1"]
+        command = [sys.executable, "-m", "zbatch", *worker, "--backend", f"ipc://{home}/back"]
+        with (
+            child(command, home / "size.log"),
+            ZClient[Any, Any](front, timeout=60.0) as client,
+            ZClient[Any, Any](front, topic="size", timeout=60.0) as sender,
+        ):
+            sender.predict([np.zeros(10, np.uint8)])
+            alone = polite(client, seconds)
+            stop = threading.Event()
+            sent: list[int] = []
+
+            def send() -> None:
+                array = np.ones(200_000_000, np.uint8)
+                while not stop.is_set():
+                    sent.append(sender.predict_one(array))
+
+            thread = threading.Thread(target=send)
+            thread.start()
+            beside = polite(client, seconds)
+            stop.set()
+            thread.join()
+    solo, both = (1000 * float(np.quantile(took, 0.99)) for took in (alone, beside))
+    return {"arrays of 200 MB": len(sent), "alone, p99 ms": solo, "beside them, p99 ms": both}
+
+
 def deaths(times: int) -> dict[str, Any]:
     """Kill the process that runs a batch, again and again; return what that costs beside running it again."""
     run, extra = 0.2, []
@@ -274,6 +306,7 @@ def main() -> None:
         "three times the capacity": three_times(asked.seconds),
         "a greedy key of 50 connections": greedy(asked.seconds / 3),
         "a client that never reads": never_reads(asked.seconds / 3),
+        "arrays of 200 MB on their way": enormous(asked.seconds / 6),
         "model processes that are killed": deaths(20),
     }
     print(json.dumps(found, indent=2))
