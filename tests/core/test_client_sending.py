@@ -18,7 +18,8 @@ from tests.core.asking import (
     welcome,
 )
 from zbatch.core.actions import Send
-from zbatch.core.client import GROUP_BYTES, GROUP_ITEMS, MESSAGE_BYTES, ClientCore
+from zbatch.core.client import MESSAGE_BYTES, ClientCore
+from zbatch.core.grouping import GROUP_BYTES, GROUP_ITEMS
 from zbatch.core.session import LARGE
 from zbatch.messages import Bulk, Group, Hello, Request
 

@@ -21,7 +21,7 @@ from tests.simulator.hosts import Farm, Host
 from tests.simulator.world import World
 from zbatch.config import BrokerCoreSettings, Limits, Timing
 from zbatch.core import client as client_core
-from zbatch.core import dispatch
+from zbatch.core import dispatch, grouping
 from zbatch.core.worker import Offer
 
 TROUBLE = 12.0
@@ -217,8 +217,8 @@ class Life:
 def rare_made_common(seed: int) -> Iterator[None]:
     """Make what needs thousands of items happen with a few, in half of the lives."""
     changed: list[tuple[Any, str, Any]] = [
-        (client_core, "GROUP_ITEMS", 2),
-        (client_core, "GROUP_BYTES", 40),
+        (grouping, "GROUP_ITEMS", 2),
+        (grouping, "GROUP_BYTES", 40),
         (client_core, "MESSAGE_BYTES", 60),
         (dispatch, "WITHDRAWN", 1),
     ]

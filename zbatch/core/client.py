@@ -8,7 +8,7 @@ killed at any time: after a new HELLO it says what it misses, and only that is s
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from heapq import heappop, heappush
 from itertools import groupby
 from operator import attrgetter
@@ -20,6 +20,7 @@ from zbatch.core.actions import Send
 from zbatch.core.brokers import Brokers
 from zbatch.core.calls import Action, Answered, Call, Failed, Finished, Sent, Shown
 from zbatch.core.deadlines import Deadlines
+from zbatch.core.grouping import for_the_wire, groups_of
 from zbatch.core.intervals import Range
 from zbatch.core.session import Mint, Session
 from zbatch.messages import (
@@ -45,10 +46,6 @@ from zbatch.messages import (
 WORD = 0.050
 """Seconds past a deadline in which the broker may still say which error it is; the caller has 100 ms."""
 
-GROUP_ITEMS = 1_024
-GROUP_BYTES = 256 << 10
-"""A group is handed on when all of it has arrived: large items in one group would wait for each other."""
-
 MESSAGE_BYTES = 1 << 20
 """A message is closed beyond this: one long message would hold up the beats behind it."""
 
@@ -61,8 +58,6 @@ RETRY = 0.050
 """Seconds, times how often it was sent, until what found no room is offered again; a beat at most."""
 
 _MARK = attrgetter("mark")
-_ITEM = attrgetter("item")
-_DEADLINE = attrgetter("deadline")
 
 
 class ClientCore:
@@ -130,7 +125,8 @@ class ClientCore:
         if self._pending:
             pending, self._pending = self._pending, []
             for mark, calls in groupby(pending, _MARK):
-                self._group(mark, [call for call in calls if not call.closed], now)
+                for sent in groups_of(mark, [call for call in calls if not call.closed], now, self.size_of):
+                    self._hold(sent)
         if not self._unsent or not self._brokers.asked.welcomed:
             return []
         unsent, self._unsent = self._unsent, []
@@ -236,47 +232,6 @@ class ClientCore:
 
     # --- going out ---------------------------------------------------------------------------------
 
-    def _group(self, mark: tuple[Any, ...], calls: list[Call], now: float) -> None:
-        first = calls[0] if calls else None
-        if first is None:
-            return
-        topic, key, priority = mark[:3]
-        if first.items is not None:
-            costs = list(first.costs) if first.costs is not None else None
-            sent = Sent(topic, key, priority, [first], first.items, first.deadline, now)
-            sent.buffers, sent.costs, sent.whole = first.buffers, costs, True
-            self._hold(sent)
-            return
-        for part in self._parts(calls):
-            sent = Sent(topic, key, priority, part, list(map(_ITEM, part)), first.deadline, now)
-            deadlines = list(map(_DEADLINE, part))
-            if deadlines.count(deadlines[0]) != len(deadlines):
-                sent.deadlines = deadlines
-            sent.deadline = min(deadlines)
-            if first.buffers is not None:
-                sent.buffers = [call.buffers[0] for call in part]
-            if first.costs is not None:
-                sent.costs = [call.costs[0] for call in part]
-            self._hold(sent)
-
-    def _parts(self, calls: list[Any]) -> Iterator[list[Any]]:
-        """Cut calls of one item that could share a group into groups of a bounded size."""
-        for start in range(0, len(calls), GROUP_ITEMS):
-            some = calls[start : start + GROUP_ITEMS]
-            if some[0].buffers is None and self.size_of(list(map(_ITEM, some)), None) <= GROUP_BYTES:
-                yield some
-                continue
-            part: list[Any] = []
-            size = 0
-            for call in some:
-                own = self.size_of((call.item,), call.buffers)
-                if part and size + own > GROUP_BYTES:
-                    yield part
-                    part, size = [], 0
-                part.append(call)
-                size += own
-            yield part
-
     @staticmethod
     def size_of(items: Sequence[Any], buffers: Sequence[Sequence[Any]] | None) -> int:
         """Return the bytes of encoded items and their buffers."""
@@ -318,7 +273,7 @@ class ClientCore:
             if not groups:
                 actions += session.announce(sent.size)
             size += sent.size
-            groups.append(self._wire(sent, start, stop, now, frames))
+            groups.append(for_the_wire(sent, start, stop, now, frames))
             sent.conn = session.conn
             sent.number = session.sent + 1
             sent.times += 1
@@ -328,40 +283,6 @@ class ClientCore:
             self._beat_owed = True
             session.spoke(now)
         return actions
-
-    def _wire(self, sent: Sent, start: int, stop: int, now: float, frames: list[Any]) -> Group:
-        items: Sequence[bytes] = sent.items
-        costs = sent.costs
-        counts = None
-        if start or stop < len(items):
-            items = items[start:stop]
-            costs = costs[start:stop] if costs is not None else None
-        if sent.buffers is not None:
-            own = sent.buffers[start:stop]
-            counts = [len(one) for one in own]
-            for one in own:
-                frames += one
-        left = max(1, int((sent.deadline - now) * 1000))
-        later = None
-        if sent.deadlines is not None:
-            own_deadlines = sent.deadlines[start:stop]
-            earliest = min(own_deadlines)
-            left = max(1, int((earliest - now) * 1000))
-            later = [int((one - earliest) * 1000) for one in own_deadlines]
-        again = sent.times > 0
-        return Group(
-            sent.base + start,
-            sent.topic,
-            left,
-            items,  # type: ignore[arg-type]
-            counts,
-            sent.priority,
-            sent.key,
-            costs,
-            sent.whole and not again,
-            again,
-            later,
-        )
 
     # --- coming in ---------------------------------------------------------------------------------
 
