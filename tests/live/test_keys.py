@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import socket
 import stat
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -90,14 +89,14 @@ def test_who_has_none_or_a_foreign_one_is_not_and_reads_why(farm: Farm, tmp_path
 
 def test_a_workers_key_cannot_ask(farm: Farm) -> None:
     home = rename(add(farm.keys, "worker", "posing"), "worker", "client")
-    time.sleep(1.5)  # until the broker has read the new key
+    farm.broker.says("keys read again")
     with farm.client(home, timeout=PATIENCE) as client, pytest.raises(Forbidden, match="role 'worker'"):
         client.predict_one(1)
 
 
 def test_a_clients_key_cannot_serve(farm: Farm, run: Start) -> None:
     home = rename(add(farm.keys, "client", "posing"), "client", "worker")
-    time.sleep(1.5)
+    farm.broker.says("keys read again")
     worker = run(
         *("worker", f"{ROOT}/tests/live/models.py:Obedient", "--gpu", "cpu", "--backend", farm.backend),
         *("--keys", str(home), "--topic", "stolen"),
@@ -109,7 +108,7 @@ def test_a_clients_key_cannot_serve(farm: Farm, run: Start) -> None:
 
 def test_a_key_that_is_revoked_ends_its_connection_and_no_other(farm: Farm) -> None:
     home = add(farm.keys, "client", "alice")
-    time.sleep(1.5)
+    farm.broker.says("keys read again")
     with farm.client(home, timeout=PATIENCE) as alice, farm.client(timeout=PATIENCE) as other:
         assert alice.predict_one(1) == 1
         assert other.predict_one(2) == 2
