@@ -1,9 +1,9 @@
 """``python -m benchmarks.overload``: more is asked than can be done, and one asks for too much.
 
-Five runs against a real broker and worker whose model takes a fixed time a batch, so that its capacity is
+Six runs against a real broker and worker whose model takes a fixed time a batch, so that its capacity is
 known: three times that capacity for a while; one greedy client of many connections beside a polite one; and
-a client that never reads beside one that does; arrays of 200 MB on their way; and
-model processes that are killed in the middle of a batch.
+a client that never reads beside one that does; arrays of 200 MB on their way;
+strangers at the port; and model processes that are killed in the middle of a batch.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import signal
+import socket
 import statistics
 import sys
 import tempfile
@@ -19,7 +20,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,11 @@ import numpy as np
 import psutil
 import zmq
 
-from benchmarks.children import child
+from benchmarks.children import child, free_endpoint
 from zbatch import Overloaded, ZClient, payload, wire
 from zbatch.config import Timing
 from zbatch.errors import ZbatchError
-from zbatch.messages import Group, Hello, Request
+from zbatch.messages import Beat, Group, Hello, Request
 from zbatch.security import add, make_farm
 from zbatch.sockets import connect
 
@@ -62,10 +63,10 @@ class Fixed:
 
 
 @contextmanager
-def farm(home: Path, *, keys: bool = False) -> Iterator[str]:
+def farm(home: Path, *, keys: bool = False, transport: str = "ipc") -> Iterator[str]:
     """Run a broker and a worker; yield the frontend."""
     (home / "model.py").write_text(MODEL.format(run=RUN))
-    front, back = f"ipc://{home}/front", f"ipc://{home}/back"
+    front, back = free_endpoint(transport, home / "front"), f"ipc://{home}/back"
     own = ["--keys", str(home / "farm")] if keys else []
     if keys:
         make_farm(home / "farm")
@@ -258,6 +259,52 @@ def enormous(seconds: float) -> dict[str, Any]:
     return {"arrays of 200 MB": len(sent), "alone, p99 ms": solo, "beside them, p99 ms": both}
 
 
+def strangers(seconds: float) -> dict[str, Any]:
+    """Let strangers flood, dribble, send garbage and hold 500 half connections, beside a polite client."""
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        farm(Path(folder), transport="tcp") as front,
+        ZClient[Any, Any](front, timeout=30.0) as client,
+    ):
+        alone = polite(client, seconds)
+        stop = threading.Event()
+        thread = threading.Thread(target=_molest, args=(front, stop))
+        thread.start()
+        beside = polite(client, seconds)
+        stop.set()
+        thread.join()
+        counters = client.status()["counters"]
+        lines = len((Path(folder) / "broker.log").read_text().splitlines())
+    solo, both = (1000 * float(np.quantile(took, 0.99)) for took in (alone, beside))
+    return {
+        "alone, p99 ms": solo,
+        "beside them, p99 ms": both,
+        "messages that were none": counters.get("malformed", 0),
+        "messages of nobody": counters.get("strange_messages", 0),
+        "lines in the log": lines,
+    }
+
+
+def _molest(front: str, stop: threading.Event) -> None:
+    """Hold half connections, and send a thousand beats of nobody and as much garbage a second."""
+    host, _, port = front.removeprefix("tcp://").partition(":")
+    half = [socket.create_connection((host, int(port))) for _ in range(500)]
+    for one in half:
+        one.sendall(b"\xff\0\0")
+    context: zmq.Context[Any] = zmq.Context()
+    peer = connect(context, front, Timing())
+    beat = wire.encode(Beat(b"nobody..", 1, 0, [(0, 9)], 9))
+    while not stop.wait(0.01):
+        for _ in range(10):
+            peer.send(beat, zmq.DONTWAIT)
+            peer.send(b"\x01garbage", zmq.DONTWAIT)
+        with suppress(OSError):
+            half[0].sendall(b"\0")
+    for one in half:
+        one.close()
+    context.destroy(0)
+
+
 def deaths(times: int) -> dict[str, Any]:
     """Kill the process that runs a batch, again and again; return what that costs beside running it again."""
     run, extra = 0.2, []
@@ -307,6 +354,7 @@ def main() -> None:
         "a greedy key of 50 connections": greedy(asked.seconds / 3),
         "a client that never reads": never_reads(asked.seconds / 3),
         "arrays of 200 MB on their way": enormous(asked.seconds / 6),
+        "strangers at the port": strangers(asked.seconds / 6),
         "model processes that are killed": deaths(20),
     }
     print(json.dumps(found, indent=2))

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     )
     from zbatch.model import Context, ManagedModel, Model
     from zbatch.runner import current_batch, progress
+    from zbatch.streamer import ThreadedStreamer
 
     __version__: str
 
@@ -63,6 +64,7 @@ __all__ = [
     "Overloaded",
     "PoisonItem",
     "ProtocolMismatch",
+    "ThreadedStreamer",
     "TooLarge",
     "Unauthorized",
     "UnknownTopic",
@@ -85,6 +87,7 @@ _HOMES = {
     "Model": "model",
     "current_batch": "runner",
     "progress": "runner",
+    "ThreadedStreamer": "streamer",
 }
 """Where a name lives, unless it is an error."""
 
