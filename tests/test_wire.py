@@ -69,7 +69,11 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
         b"\x01\x99\xa7WELCOME" + HEAD_BYTES + b"\xc4\x08epoch...\x01\x91\x92\x03\x05\xcd\x04\x00\x91\xa4bert",
     ),
     (Who(*HEAD), 0, b"\x01\x94\xa3WHO" + HEAD_BYTES),
-    (Beat(*HEAD, [(3, 5)], 7, 9), 0, b"\x01\x97\xa4BEAT" + HEAD_BYTES + b"\x91\x92\x03\x05\x07\t"),
+    (
+        Beat(*HEAD, [(3, 5)], 7, 9, b"e"),
+        0,
+        b"\x01\x98\xa4BEAT" + HEAD_BYTES + b"\x91\x92\x03\x05\x07\t\xc4\x01e",
+    ),
     (
         Pulse(*HEAD, [(3, 5)], 6, ["bert"]),
         0,

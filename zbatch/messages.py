@@ -109,6 +109,8 @@ class Beat(Message, frozen=True, tag="BEAT"):
     next: Count = 0
     running: Count = 0
     """A worker's: the batch of this broker that runs now, or 0."""
+    epoch: bytes = b""
+    """A worker's: the broker's life that it speaks to; of another one's it knows nothing."""
 
 
 class Pulse(Message, frozen=True, tag="PULSE"):

@@ -153,6 +153,16 @@ def test_where_a_model_must_not_run_twice_a_death_ends_what_ran() -> None:
     assert batch_ids(cluster.worker("w2", idempotent=False).greeted) == [[(4, 8)]]
 
 
+def test_a_beat_that_was_said_to_another_life_of_the_broker_loses_nothing() -> None:
+    cluster = Cluster()
+    one, client = cluster.worker("w1", idempotent=False), cluster.client()
+    client.asks(0, 4)
+    (batch,) = batches(one.told())
+    assert batches(one.says(Beat, [], 0, 0, b"epoch..0")) == []
+    one.answers(batch)
+    assert outcomes(client.told()) == {at: b"yx%d" % at for at in range(4)}
+
+
 def test_what_a_worker_returns_never_ran_though_it_was_taken_to_run() -> None:
     cluster = Cluster()
     one, client = cluster.worker("w1", idempotent=False), cluster.client()

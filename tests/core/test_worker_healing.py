@@ -99,7 +99,7 @@ def test_a_beat_says_what_it_holds_and_what_runs() -> None:
         hand(core, number)
     answer(core, begin(core), b"y")
     begin(core)
-    assert core.tick(1.0) == [Send(FIRST, Beat(conn(1), 4, 4, [(1, 4)], 0, 2))]
+    assert core.tick(1.0) == [Send(FIRST, Beat(conn(1), 4, 4, [(1, 4)], 0, 2, EPOCH))]
     assert core.wakeup() == 2.0
 
 
@@ -112,8 +112,8 @@ def test_each_broker_hears_only_of_its_own_batches() -> None:
     hand(core, 5, peer=SECOND, connection=2)
     begin(core)
     assert core.tick(1.0) == [
-        Send(FIRST, Beat(conn(1), 3, 2, [(1, 2)], 0, 1)),
-        Send(SECOND, Beat(conn(2), 3, 6, [(5, 6)], 0, 0)),
+        Send(FIRST, Beat(conn(1), 3, 2, [(1, 2)], 0, 1, EPOCH)),
+        Send(SECOND, Beat(conn(2), 3, 6, [(5, 6)], 0, 0, EPOCH)),
     ]
 
 
@@ -125,9 +125,9 @@ def test_a_finished_batch_is_held_until_its_answer_is_acknowledged() -> None:
     hand(core, 1)
     answer(core, begin(core), b"y")  # message 3
     core.handle(FIRST, acknowledged(2), [], 0.0)
-    assert core.tick(1.0) == [Send(FIRST, Beat(conn(1), 4, 9, [(1, 2)], 0, 0))]
+    assert core.tick(1.0) == [Send(FIRST, Beat(conn(1), 4, 9, [(1, 2)], 0, 0, EPOCH))]
     core.handle(FIRST, acknowledged(3), [], 0.0)
-    assert core.tick(2.0) == [Send(FIRST, Beat(conn(1), 5, 9, [], 0, 0))]
+    assert core.tick(2.0) == [Send(FIRST, Beat(conn(1), 5, 9, [], 0, 0, EPOCH))]
 
 
 def test_after_a_new_connection_the_answer_is_said_again_without_a_second_run() -> None:
@@ -200,7 +200,7 @@ def test_for_a_new_life_of_the_broker_its_old_batches_are_dropped() -> None:
     assert welcome(core, connection=2, epoch=LATER_EPOCH) == [
         Send(FIRST, Ready(conn(2), 2, 1, "bert", 2, 32, None, 10.0, 60_000))
     ]
-    assert core.tick(2.0) == [Send(FIRST, Beat(conn(2), 3, 1, [], 0, 0))]
+    assert core.tick(2.0) == [Send(FIRST, Beat(conn(2), 3, 1, [], 0, 0, LATER_EPOCH))]
     assert answer(core, running, b"y") == []
     assert core.begin(2.0) == (None, [])
 

@@ -401,7 +401,10 @@ class Dispatcher:
     def beat(self, link: Link, beat: Beat, now: float) -> None:
         """Compare what a worker holds with what it should hold."""
         worker = self.workers.get(link.life)
-        if worker is not None:
+        if worker is not None and beat.epoch not in (b"", self._epoch):
+            # It was said to the life before this one, over the same connection as far as its sender knows.
+            self.heard(worker)
+        elif worker is not None:
             first = next(iter(worker.holds.values()), None)
             if first is not None and first.began is not None and first.number != beat.running:
                 # It was taken to run and does not yet: another broker's batch is before it.

@@ -438,7 +438,7 @@ class WorkerCore:
         number = 0
         if running is not None and running.session is session and running.epoch == session.epoch:
             number = running.number
-        return Send(session.peer, Beat(*session.stamp(), self._held(session), 0, number))
+        return Send(session.peer, Beat(*session.stamp(), self._held(session), 0, number, session.epoch))
 
     def _held(self, session: Session) -> list[tuple[int, int]]:
         jobs = [job for job in self._queue if job.session is session]
