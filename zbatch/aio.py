@@ -31,7 +31,7 @@ from zbatch.core.calls import Action, Answered, Call, Finished, Shown
 from zbatch.core.client import ClientCore
 from zbatch.errors import BrokerUnreachable, ClientClosed, ZbatchError, from_fault, to_fault
 from zbatch.messages import Fault
-from zbatch.security import Keys, own
+from zbatch.security import Keys, where_asked
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
 
 In = TypeVar("In")
@@ -106,8 +106,7 @@ class AsyncZClient(Generic[In, Out]):
         timing: Timing | None = None,
     ) -> None:
         self.endpoints = client_endpoints(endpoint)
-        folder = keys_folder(keys)
-        own_keys = own(folder, "client", "admin") if folder else None
+        own_keys = where_asked(keys_folder(keys), "client", "admin")
         self._asking = Asking(topic, timeout, encode=encode_copied if copy else payload.encode)
         self._line = _LoopLine(self.endpoints, timing or Timing(), own_keys, retry)
         self._finalizer = weakref.finalize(self, self._line.retire)

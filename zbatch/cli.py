@@ -340,9 +340,9 @@ def drain(what: Target, name: str, undo: bool, **given: Any) -> int:
         raise click.UsageError("a worker or a topic is named, a broker is not")
     settings = _noted(config.resolve_drain(*_said("drain", given)))
     from zbatch.admin import give
-    from zbatch.security import own
+    from zbatch.security import where_asked
 
-    keys = own(settings.keys, "admin") if settings.keys else None
+    keys = where_asked(settings.keys, "admin")
     click.echo(give(settings.endpoint[0], what, name, undo=undo, keys=keys, timeout=settings.timeout))
     return 0
 

@@ -29,7 +29,7 @@ from zbatch.core.actions import Send
 from zbatch.core.calls import Action, Shown
 from zbatch.core.client import ClientCore
 from zbatch.errors import BrokerUnreachable, ClientClosed, to_fault
-from zbatch.security import Keys, own
+from zbatch.security import Keys, where_asked
 from zbatch.sockets import busy_poll, connect, decode, is_readable, receive, send
 
 In = TypeVar("In")
@@ -74,8 +74,7 @@ class ZClient(Caller[In, Out]):
         timing: Timing | None = None,
     ) -> None:
         self.endpoints = client_endpoints(endpoint)
-        folder = keys_folder(keys)
-        own_keys = own(folder, "client", "admin") if folder else None
+        own_keys = where_asked(keys_folder(keys), "client", "admin")
         self._copies = copy
         self._line: _Line = _Line(self.endpoints, timing or Timing(), own_keys, retry)
         super().__init__(Asking(topic, timeout, encode=encode_copied if copy else payload.encode), self._line)

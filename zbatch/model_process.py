@@ -31,7 +31,7 @@ from zbatch.journal import Journal
 from zbatch.model import Context, LoadedModel, load
 from zbatch.processes import Note, die_with_parent
 from zbatch.runner import Runner, Work
-from zbatch.security import own
+from zbatch.security import where_asked
 from zbatch.sockets import (
     connect,
     decode,
@@ -198,7 +198,7 @@ class ModelProcess:
     # --- sockets -----------------------------------------------------------------------------------
 
     def _connect(self) -> None:
-        keys = own(self.spec.keys, "worker") if self.spec.keys else None
+        keys = where_asked(self.spec.keys, "worker")
         for index, endpoint in enumerate(self.spec.backend):
             socket = connect(self._context, endpoint, self.spec.timing, keys)
             self._sockets[bytes([index])] = socket

@@ -92,6 +92,11 @@ def own(folder: str | Path, *roles: str) -> Keys:
     raise ConfigError(f"{farm} has no {wanted}; copy it from the farm's folder (`zbatch keys new` makes one)")
 
 
+def where_asked(folder: str, *roles: str) -> Keys | None:
+    """Return what :func:`own` does; None where no folder is named, for brokers that ask for no key."""
+    return own(folder, *roles) if folder else None
+
+
 def of_broker(folder: str | Path) -> Keys:
     """Return the broker's own key; raises :class:`ConfigError` as :func:`own` does."""
     farm = Path(folder).expanduser()

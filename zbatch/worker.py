@@ -32,7 +32,7 @@ from zbatch.messages import Denied
 from zbatch.model import check_name
 from zbatch.model_process import DRAIN, LOAD_FAILED, Spec
 from zbatch.processes import KILL_PATIENCE, Brake, Child, Note, reap_strangers
-from zbatch.security import own
+from zbatch.security import where_asked
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
 from zbatch.watchdog import Watchdog
 
@@ -82,7 +82,7 @@ class Supervisor:
         self._journal = journal
         self._context: zmq.Context[Any] = zmq.Context()
         self._sockets: dict[bytes, zmq.Socket[bytes]] = {}
-        self._keys = own(settings.keys, "worker") if settings.keys else None
+        self._keys = where_asked(settings.keys, "worker")
         self._core = SupervisorCore(
             len(settings.backend),
             os.urandom(16),

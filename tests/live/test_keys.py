@@ -6,6 +6,7 @@ import os
 import socket
 import stat
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -165,28 +166,31 @@ def context() -> Iterator[zmq.Context[Any]]:
     context.destroy(0)
 
 
-def test_a_broker_that_a_wrong_key_opens_does_not_start(context: zmq.Context[Any], tmp_path: Path) -> None:
-    make_farm(tmp_path)
+@contextmanager
+def gate_of(context: zmq.Context[Any], home: Path, allowed: type[Allowed]) -> Iterator[Gate]:
+    """Stand at a gate with keys of its own."""
+    make_farm(home)
     journal = Journal("text", "test")
-    gate = Gate(context, of_broker(tmp_path), Open(tmp_path), journal)
-    bound = bind(context, ["tcp://127.0.0.1:*"], 1 << 20, keys=gate.keys)
-    with pytest.raises(ConfigError, match="lets in who has a key that is not allowed"):
-        try_doors(gate, bound.endpoints)
-    bound.close()
+    gate = Gate(context, of_broker(home), allowed(home), journal)
+    yield gate
     gate.close()
     journal.close()
+
+
+def test_a_broker_that_a_wrong_key_opens_does_not_start(context: zmq.Context[Any], tmp_path: Path) -> None:
+    with gate_of(context, tmp_path, Open) as gate:
+        bound = bind(context, ["tcp://127.0.0.1:*"], 1 << 20, keys=gate.keys)
+        with pytest.raises(ConfigError, match="lets in who has a key that is not allowed"):
+            try_doors(gate, bound.endpoints)
+        bound.close()
 
 
 def test_a_broker_that_opens_without_a_key_does_not_start(context: zmq.Context[Any], tmp_path: Path) -> None:
-    make_farm(tmp_path)
-    journal = Journal("text", "test")
-    gate = Gate(context, of_broker(tmp_path), Allowed(tmp_path), journal)
-    bound = bind(context, ["tcp://127.0.0.1:*"], 1 << 20)
-    with pytest.raises(ConfigError, match="lets in who has no key"):
-        try_doors(gate, bound.endpoints)
-    bound.close()
-    gate.close()
-    journal.close()
+    with gate_of(context, tmp_path, Allowed) as gate:
+        bound = bind(context, ["tcp://127.0.0.1:*"], 1 << 20)
+        with pytest.raises(ConfigError, match="lets in who has no key"):
+            try_doors(gate, bound.endpoints)
+        bound.close()
 
 
 def test_without_anybody_at_the_gate_nobody_gets_in(context: zmq.Context[Any], tmp_path: Path) -> None:

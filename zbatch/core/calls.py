@@ -94,7 +94,7 @@ class Sent:
     rests_until: float = 0.0
     """A broker had no room for it: when to offer it again."""
     moves: int = 0
-    """How often it was asked back from a broker without workers."""
+    """How often it came back unrun, from a broker that left or had no workers."""
     bucket: int = 0
     done: bytearray = field(default_factory=bytearray)
     """Which items of a whole call have their outcome."""
