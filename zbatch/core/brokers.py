@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from zbatch.config import Timing
 from zbatch.core.session import Mint, Session
 
-LONGEST_PATIENCE = 60.0
-"""Seconds that a broker without workers is borne at most, when the others have none either."""
+LONGEST_PATIENCE = 15.0
+"""Seconds that a broker without workers is borne at most, when the others had none either: half of the
+default timeout, so that a request that comes late still sees another broker."""
 
 
 class Brokers:
