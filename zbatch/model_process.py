@@ -164,7 +164,7 @@ class ModelProcess:
                 job, actions = self._core.begin(now)
                 self._perform(actions)
                 due = self._core.wakeup()
-                if job is None and self._core.is_drained():
+                if job is None and self._core.is_drained(now):
                     return
                 if job is None and not actions:
                     # Under the lock: from here on the other thread reads nothing more.

@@ -165,7 +165,7 @@ class Network:
             if host.job is not None:
                 host.begun = (host.job.epoch, host.job.number)
                 self.begun.update(host.job.work()[0])
-            elif core.is_drained():
+            elif core.is_drained(self.now):
                 self._perform(host.worker, core.stop())
                 host.worker.core = Gone()
                 self._replace(host, 0, "left")

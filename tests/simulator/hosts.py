@@ -102,7 +102,7 @@ class Model(Process):
         self._perform(actions)
         if job is not None:
             self._run(job)
-        elif self.core.is_drained():
+        elif self.core.is_drained(self.now()):
             self._perform(self.core.stop())
             self.end(0)
         elif actions:

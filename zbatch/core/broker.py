@@ -396,6 +396,8 @@ class BrokerCore:
 
     def _on_draining(self, link: Link, _: Draining, __: Sequence[Any], now: float) -> None:
         self.dispatcher.draining(link)
+        # It leaves once it knows that its last outcome is here.
+        self._out.append(Send(link.peer, Pulse(*link.stamp(), [], link.received)))
 
     def _on_worker_bye(self, link: Link, _: Bye, __: Sequence[Any], now: float) -> None:
         worker = self.dispatcher.workers.get(link.life)

@@ -270,9 +270,11 @@ class WorkerCore:
         self._queue.clear()
         return actions
 
-    def is_drained(self) -> bool:
-        """Return whether everything this worker did has arrived where it belongs."""
-        return self.draining and self.running is None and not self._finished
+    def is_drained(self, now: float) -> bool:
+        """Return whether everything this worker did has arrived, or its broker is gone and asks no more."""
+        if not self.draining or self.running is not None:
+            return False
+        return all(self._is_quiet(kept.job.session, now) for kept in self._finished.values())
 
     def stop(self) -> list[Send]:
         """Say goodbye."""
@@ -294,6 +296,9 @@ class WorkerCore:
     def is_welcome(self) -> bool:
         """Whether some broker knows this worker."""
         return any(session.welcomed for session in self._sessions)
+
+    def _is_quiet(self, session: Session, now: float) -> bool:
+        return session.heard is None or now - session.heard >= self._timing.quiet
 
     # --- coming in ---------------------------------------------------------------------------------
 
