@@ -375,7 +375,7 @@ def test_buffers_are_counted_for_each_item() -> None:
 
 
 def test_more_buffers_than_a_message_may_have_are_refused() -> None:
-    reason = "9007199254740993 buffers, at most 4096 travel in one message"
+    reason = "9007199254740993 buffers, at most 16384 travel in one message"
     assert why(wire.encode(group(buffers=[2**53, 1])), 1) == reason
 
 

@@ -24,7 +24,6 @@ from zbatch.errors import (
     BatchError,
     Cancelled,
     ClientClosed,
-    TooLarge,
     ZbatchError,
     from_fault,
 )
@@ -83,11 +82,9 @@ class Asking:
         timeout: float,
         *,
         encode: Encode = payload.encode,
-        message_bytes: int | None = 256 << 20,
     ) -> None:
         self.topic = notation.topic(topic)
         self.timeout = _checked_timeout(timeout)
-        self.message_bytes = message_bytes
         self._encode = encode
         self._topics = {self.topic}
         self._grid = _grid(self.timeout)
@@ -96,7 +93,7 @@ class Asking:
     def prepare_one(self, call: Call, item: Any, now: float) -> None:
         """Set up a call of one item for which nothing special is asked: what most calls are."""
         encoded, frames = self._encode(item)
-        if frames or (self.message_bytes and len(encoded) > self.message_bytes):
+        if frames:
             self.prepare(call, (item,), now)
             return
         call.item = encoded
@@ -118,7 +115,7 @@ class Asking:
         """Encode the items and set the call up.
 
         Raises ``TypeError`` for an item that cannot be encoded, naming the path of the value, and
-        :class:`BadRequest` or :class:`TooLarge` for arguments out of bounds.
+        :class:`BadRequest` for arguments out of bounds.
         """
         if topic is None:
             topic = self.topic
@@ -134,8 +131,6 @@ class Asking:
         both = [self._encode(item) for item in items]
         payloads = [one for one, _ in both]
         buffers = [frames for _, frames in both] if any(frames for _, frames in both) else None
-        if self.message_bytes:
-            self._check_size(payloads, buffers)
         call.buffers = buffers
         if len(payloads) == 1:
             call.item = payloads[0]
@@ -151,16 +146,6 @@ class Asking:
             self._topics.add(notation.topic(topic))
         except ValueError as error:
             raise BadRequest(f"topic: {error}") from None
-
-    def _check_size(self, payloads: Sequence[Any], buffers: Sequence[Sequence[Any]] | None) -> None:
-        size = sum(map(len, payloads))
-        if buffers is not None:
-            size += sum(memoryview(frame).nbytes for frames in buffers for frame in frames)
-        if self.message_bytes and size > self.message_bytes:
-            raise TooLarge(
-                f"the request has {size:,} bytes, a message may have {self.message_bytes:,}: "
-                "send fewer items at a time, or raise the broker's limits.message_bytes"
-            )
 
 
 def encode_copied(item: Any) -> tuple[bytes, Sequence[Any]]:

@@ -28,6 +28,7 @@ from zbatch.core.batching import POLICIES
 from zbatch.core.broker import BrokerCore
 from zbatch.core.calls import Action, Shown
 from zbatch.core.client import ClientCore
+from zbatch.core.sizes import Buffers
 from zbatch.core.status import snapshot
 from zbatch.core.worker import Job, Offer, WorkerCore
 from zbatch.errors import ClientClosed, ConfigError, to_fault
@@ -80,7 +81,7 @@ def local(
     settings = BrokerCoreSettings(
         topics=(topic,), batching=batching, limits=limits or Limits(), timing=TIMING
     )
-    asking = Asking(topic, timeout, encode=_by_reference, message_bytes=None)
+    asking = Asking(topic, timeout, encode=_by_reference)
     line = _LocalLine(settings)
     # One slot: a batch is handed over when the model is free, so nothing leaves the queue early.
     line.start(
@@ -119,12 +120,9 @@ class LocalClient(Caller[In, Out]):
         return f"LocalClient(topic={self._asking.topic!r})"
 
 
-class _ClientByReference(ClientCore):
-    """A client's core whose items have no size: they are not copied."""
-
-    @staticmethod
-    def size_of(items: Sequence[Any], buffers: Sequence[Sequence[Any]] | None) -> int:
-        return 0
+def _no_size(items: Sequence[Any], buffers: Buffers) -> int:
+    """Return what items weigh that are handed on by reference."""
+    return 0
 
 
 class _LocalLine:
@@ -137,9 +135,11 @@ class _LocalLine:
         """Around the cores: whoever drives them holds it, for microseconds."""
         self._settling = threading.RLock()
         """Around settling: the garbage collector may cancel a call in the middle of another's outcome."""
-        self._broker = BrokerCore(settings, os.urandom(8), lambda items, buffers: 0)
-        self._client = _ClientByReference(1, os.urandom(16), os.urandom, TIMING)
-        self._worker = WorkerCore(1, os.urandom(16), b"", os.urandom, TIMING, pid=os.getpid())
+        self._broker = BrokerCore(settings, os.urandom(8), _no_size)
+        self._client = ClientCore(1, os.urandom(16), os.urandom, TIMING, measure=_no_size)
+        self._worker = WorkerCore(
+            1, os.urandom(16), b"", os.urandom, TIMING, pid=os.getpid(), measure=_no_size
+        )
         self._pending: deque[Future[Any]] = deque()
         self._cancelled: deque[Future[Any]] = deque()
         self._bell = _Bell()

@@ -14,6 +14,9 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, Struct
 
+MAX_FRAMES = 16_384
+"""Buffers of one message: a gigabyte of arrays of 64 KiB."""
+
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 """A number that counts something: ids, sequence numbers, milliseconds."""
 

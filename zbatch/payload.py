@@ -102,6 +102,9 @@ def decode(data: bytes, buffers: Sequence[Any] = (), *, writable: bool = False) 
             return _from_msgpack(data)
         except (ValueError, RecursionError):
             raise Malformed("no item: it is cut off, goes on, or is no UTF-8") from None
+    if not data and buffers:
+        # All outputs of its batch together were too much for one frame.
+        data, buffers = bytes(buffers[0]), buffers[1:]
     reader = _Reader(buffers, writable)
     try:
         item = msgpack.unpackb(

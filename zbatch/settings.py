@@ -119,8 +119,9 @@ class Limits(Settings, frozen=True):
             "broker_bytes",
             "client_items",
             "client_bytes",
-            "message_bytes",
         )
+        # A buffer travels in frames of up to 768 KiB.
+        _at_least(self, 1 << 20, "message_bytes")
         _at_least(self, 0, "unserved_topics")
 
 

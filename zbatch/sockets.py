@@ -29,7 +29,7 @@ except ImportError:  # Windows, where only clients run
 from zbatch import wire
 from zbatch.config import Timing
 from zbatch.errors import ConfigError
-from zbatch.messages import AnyMessage, Message
+from zbatch.messages import MAX_FRAMES, AnyMessage, Message
 
 if TYPE_CHECKING:
     from zbatch.security import Keys
@@ -45,6 +45,9 @@ HIGH_WATER = 256
 """Messages in a peer's pipe; one carries a whole turn's outcomes, so a reader this far behind is slow."""
 
 ACCEPT_QUEUE = 4_096
+
+ENVELOPE = 1 << 20
+"""Bytes that an envelope may have beyond the payloads in it."""
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """Options of glibc's mallopt."""
@@ -108,7 +111,8 @@ def bind(
     _settle(socket)
     socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
     socket.setsockopt(zmq.ROUTER_HANDOVER, 0)
-    socket.setsockopt(zmq.MAXMSGSIZE, message_bytes)
+    # What our own peers send is measured before it leaves; heads and errors may add a little.
+    socket.setsockopt(zmq.MAXMSGSIZE, message_bytes + ENVELOPE)
     socket.setsockopt(zmq.BACKLOG, ACCEPT_QUEUE)
     if keys is not None:
         socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -334,7 +338,7 @@ def _rest(socket: zmq.Socket[bytes]) -> list[Any]:
     while more:
         frame = socket.recv(SEND_FLAGS, copy=False)
         # A foreign peer may send frames without end; beyond the bound they are read and let go.
-        if len(frames) <= wire.MAX_FRAMES:
+        if len(frames) <= MAX_FRAMES:
             frames.append(frame)
         more = frame.more
     return frames

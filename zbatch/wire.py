@@ -11,13 +11,10 @@ from collections.abc import Sequence
 
 import msgspec
 
-from zbatch.messages import AnyMessage, Batch, Done, Group, Message, Request, Result, Span
+from zbatch.messages import MAX_FRAMES, AnyMessage, Batch, Done, Group, Message, Request, Result, Span
 
 VERSION = 1
 """The first byte of every envelope."""
-
-MAX_FRAMES = 4_096
-"""Buffers of one message; an array of 64 KiB each would make 256 MiB, the largest message."""
 
 MAX_ID = 2**53
 """Ids stay exact in languages whose numbers are doubles."""

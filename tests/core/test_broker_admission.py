@@ -7,6 +7,7 @@ from typing import Any
 from tests.core.driving import EPOCH, Cluster, group
 from tests.core.hearing import batch_ids, batches, outcomes
 from zbatch.config import Limits
+from zbatch.core.sizes import LEAST
 from zbatch.messages import Beat, Bye, Fault, Group, Hello, Pulse, Refused, Request, Welcome
 
 
@@ -150,9 +151,15 @@ def test_bounds_count_bytes_too() -> None:
 
 
 def test_buffers_count_with_their_length() -> None:
-    client = Cluster(limits=Limits(client_bytes=10)).client()
-    assert outcomes(client.says(Request, [group(0, 1, buffers=[1])], frames=[b"12345678"])) == {}
+    client = Cluster(limits=Limits(client_bytes=10_002)).client()
+    assert outcomes(client.says(Request, [group(0, 1, buffers=[1])], frames=[bytes(10_000)])) == {}
     assert outcomes(client.asks(1, 1)) == {1: "overloaded"}
+
+
+def test_a_short_buffer_counts_as_much_as_its_frame_costs() -> None:
+    client = Cluster(limits=Limits(client_bytes=2 * LEAST + 5)).client()
+    assert outcomes(client.says(Request, [group(0, 1, buffers=[2])], frames=[b"1", b"2"])) == {}
+    assert outcomes(client.says(Request, [group(1, 1, buffers=[1])], frames=[b"1"])) == {1: "overloaded"}
 
 
 def test_an_overloaded_topic_says_when_to_come_back() -> None:
@@ -211,9 +218,9 @@ def test_a_single_item_over_the_bound_is_too_large_and_several_are_only_too_many
 
 
 def test_an_item_over_the_bound_hurts_none_of_its_group() -> None:
-    cluster = Cluster(limits=Limits(client_bytes=6))
+    cluster = Cluster(limits=Limits(client_bytes=LEAST + 4))
     client = cluster.client()
-    group = Group(0, "bert", 9_000, [b"1", b"1234567", b"12"], [1, 0, 0])
+    group = Group(0, "bert", 9_000, [b"1", bytes(LEAST + 5), b"12"], [1, 0, 0])
     assert outcomes(client.says(Request, [group], frames=[b"12"])) == {1: "too_large"}
     assert batch_ids(cluster.worker().greeted) == [[(0, 1), (2, 3)]]
 

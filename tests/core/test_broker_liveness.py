@@ -449,11 +449,11 @@ def test_a_worker_that_announced_something_large_is_no_suspect() -> None:
 
 
 def test_nobody_is_excused_for_longer_than_the_largest_message_takes() -> None:
-    cluster = Cluster(limits=Limits(message_bytes=10 * SLOWEST))
+    cluster = Cluster(limits=Limits(message_bytes=11 * SLOWEST))
     client = cluster.client()
     client.asks(0, 1)
     client.says(Bulk, 2**50, now=1.0)
-    for second in range(2, 25):
+    for second in range(2, 26):
         cluster.turn(float(second))
     assert client.life not in cluster.core.ledger.clients
 

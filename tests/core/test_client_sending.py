@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.core.asking import (
+    EPOCH,
     FIRST,
     LIFE,
     ask,
@@ -18,10 +19,11 @@ from tests.core.asking import (
     welcome,
 )
 from zbatch.core.actions import Send
+from zbatch.core.calls import Failed, Finished
 from zbatch.core.client import MESSAGE_BYTES, ClientCore
 from zbatch.core.grouping import GROUP_BYTES, GROUP_ITEMS
 from zbatch.core.session import LARGE
-from zbatch.messages import Bulk, Group, Hello, Request
+from zbatch.messages import Bulk, Group, Hello, Request, Welcome
 
 
 def groups(actions: Any) -> list[Group]:
@@ -125,12 +127,30 @@ def test_a_group_is_bounded_by_bytes() -> None:
     assert [len(group.items) for group in sent] == [2, 1]
 
 
-def test_buffers_count_to_the_bytes_of_a_group_with_their_real_size() -> None:
-    import array
-
-    heavy = memoryview(array.array("d", bytes(GROUP_BYTES // 2 + 8)))
+def test_buffers_count_to_the_bytes_of_a_group() -> None:
+    heavy = memoryview(bytes(GROUP_BYTES // 2 + 8))
     sent = groups(ask(connected(), *(call(b"a", buffers=[heavy]) for _ in range(2))))
     assert [group.buffers for group in sent] == [[1], [1]]
+
+
+def test_what_the_broker_would_not_read_is_not_sent_and_hurts_no_other_call() -> None:
+    core, _ = started()
+    core.handle(FIRST, Welcome(conn(1), 1, 1, EPOCH, 1, message_bytes=1_000), [], 0.0)
+    large = call(bytes(1_000))
+    failed, sent = ask(core, large, call(b"b", key="other"), call_of(b"c", b"d"))
+    assert isinstance(failed, Failed)
+    assert (failed.calls, failed.fault.code) == ([large], "too_large")
+    assert [group.items for group in groups([sent])] == [[b"b"], [b"c", b"d"]]
+
+
+def test_a_call_of_several_items_that_the_broker_would_not_read_fails_whole() -> None:
+    core, _ = started()
+    core.handle(FIRST, Welcome(conn(1), 1, 1, EPOCH, 1, message_bytes=1_000), [], 0.0)
+    large = call_of(bytes(500), bytes(500))
+    (finished,) = ask(core, large)
+    assert isinstance(finished, Finished)
+    assert [fault.code for fault in (large.faults or {}).values()] == ["too_large", "too_large"]
+    assert core.is_idle
 
 
 def test_a_message_is_closed_when_it_has_grown_large() -> None:

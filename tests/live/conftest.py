@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import zmq
 
 from tests.live.shell import Zbatch
 
@@ -23,3 +25,11 @@ def run(tmp_path: Path) -> Iterator[Callable[..., Zbatch]]:
     for one in running:
         one.process.kill()
         one.process.wait()
+
+
+@pytest.fixture
+def context() -> Iterator[zmq.Context[Any]]:
+    """Give sockets of one's own a context that ends with the test, however that ends."""
+    context: zmq.Context[Any] = zmq.Context()
+    yield context
+    context.destroy(0)

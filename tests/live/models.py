@@ -29,6 +29,8 @@ class Obedient:
         for item in batch:
             if isinstance(item, dict):
                 time.sleep(item.get("sleep", 0.0))
+        if "large" in words:
+            return ["x" * (2 << 20) if item == "large" else item for item in batch]
         if "short" in words:
             return batch[:-1]
         return [

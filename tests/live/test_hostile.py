@@ -19,7 +19,7 @@ import pytest
 import zmq
 
 from tests.live.shell import PATIENCE, ROOT, Zbatch, environment
-from zbatch import TooLarge, ZClient, wire
+from zbatch import BadOutput, TooLarge, ZClient, wire
 from zbatch.config import Timing
 from zbatch.messages import Beat, Cancel, Child, Children, Done, Facts, Group, Hello, Ready, Request
 from zbatch.sockets import connect
@@ -252,7 +252,9 @@ def test_a_message_without_end_costs_memory_once(farm: Farm) -> None:
     assert after[-1] - after[0] < 80 * MIB, after
 
 
-def test_a_message_beyond_the_bound_ends_its_connection_only(run: Start, tmp_path: Path) -> None:
+def test_a_message_beyond_the_bound_ends_its_connection_only(
+    run: Start, context: zmq.Context[Any], tmp_path: Path
+) -> None:
     front = f"tcp://127.0.0.1:{free_port()}"
     back = f"ipc://{tmp_path}/b"
     broker = run("broker", "--frontend", front, "--backend", back, "--limits-message-bytes", "1MiB")
@@ -260,22 +262,38 @@ def test_a_message_beyond_the_bound_ends_its_connection_only(run: Start, tmp_pat
     run("worker", f"{ROOT}/tests/live/models.py:Obedient", "--gpu", "cpu", "--backend", back).says(
         "model ready"
     )
-    context: zmq.Context[Any] = zmq.Context()
     peer = connect(context, front, Timing())
     gone = peer.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     peer.send(hello())
     assert peer.poll(int(PATIENCE * 1000))
-    peer.send(b"\x01" + b"x" * MIB)
+    peer.send(b"\x01" + b"x" * 3 * MIB)
     assert gone.poll(int(PATIENCE * 1000))
-    context.destroy(0)
     with ZClient[Any, Any](front, timeout=PATIENCE) as client:
         client.predict_one(1)
         with pytest.raises(TooLarge):
-            client.predict_one("x" * (300 * MIB))
+            client.predict_one("x" * (2 * MIB))
         assert client.predict_one(2) == 2
 
 
-def test_no_bytes_from_outside_reach_pickle(tmp_path: Path) -> None:
+def test_an_output_beyond_the_bound_is_an_error_of_its_item_and_its_worker_goes_on(
+    run: Start, tmp_path: Path
+) -> None:
+    front, back = (f"ipc://{tmp_path}/{side}" for side in "fb")
+    broker = run("broker", "--frontend", front, "--backend", back, "--limits-message-bytes", "1MiB")
+    broker.says("broker started")
+    run("worker", f"{ROOT}/tests/live/models.py:Obedient", "--gpu", "cpu", "--backend", back).says(
+        "model ready"
+    )
+    with ZClient[Any, Any](front, timeout=PATIENCE) as client:
+        large, small = client.submit(["large"]), client.submit(["small"])
+        with pytest.raises(BadOutput, match=r"2,097,157 bytes, a message may have 1,048,576"):
+            large.result()
+        assert small.result() == ["small"]
+        together = [f"{number}" + "x" * 700_000 for number in range(4)]
+        assert list(client.map(together)) == together
+
+
+def test_no_bytes_from_outside_reach_pickle(context: zmq.Context[Any], tmp_path: Path) -> None:
     canary = tmp_path / "canary"
     front = f"tcp://127.0.0.1:{free_port()}"
     program = POISONED.replace("CANARY", repr(str(canary)))
@@ -284,7 +302,6 @@ def test_no_bytes_from_outside_reach_pickle(tmp_path: Path) -> None:
         env=environment(),
         stderr=subprocess.DEVNULL,
     )
-    context: zmq.Context[Any] = zmq.Context()
     try:
         peer = connect(context, front, Timing())
         bomb = pickle.dumps(print)
@@ -300,6 +317,5 @@ def test_no_bytes_from_outside_reach_pickle(tmp_path: Path) -> None:
         assert broker.poll() is None
         assert not canary.exists()
     finally:
-        context.destroy(0)
         broker.kill()
         broker.wait(PATIENCE)

@@ -159,13 +159,6 @@ class Open(Allowed):
         return Identity(key, "client", "anybody")
 
 
-@pytest.fixture
-def context() -> Iterator[zmq.Context[Any]]:
-    context: zmq.Context[Any] = zmq.Context()
-    yield context
-    context.destroy(0)
-
-
 @contextmanager
 def gate_of(context: zmq.Context[Any], home: Path, allowed: type[Allowed]) -> Iterator[Gate]:
     """Stand at a gate with keys of its own."""

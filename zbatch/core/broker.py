@@ -14,10 +14,11 @@ from zbatch.config import BrokerCoreSettings
 from zbatch.core.actions import Send
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.dispatch import Dispatcher
-from zbatch.core.ledger import Ledger, Measure, size_of
+from zbatch.core.ledger import Ledger
 from zbatch.core.links import MAY_BE, Identity, Link, Links
 from zbatch.core.orders import Orders
 from zbatch.core.session import SLOWEST
+from zbatch.core.sizes import Measure, size_of
 from zbatch.core.status import snapshot
 from zbatch.core.topics import Topics
 from zbatch.messages import (

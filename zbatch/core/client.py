@@ -23,6 +23,7 @@ from zbatch.core.deadlines import Deadlines
 from zbatch.core.grouping import for_the_wire, groups_of
 from zbatch.core.intervals import Range
 from zbatch.core.session import Mint, Session
+from zbatch.core.sizes import Measure, cannot_travel, size_of
 from zbatch.messages import (
     AnyMessage,
     Beat,
@@ -75,6 +76,7 @@ class ClientCore:
         pid: int = 0,
         keyed: bool = False,
         retry: bool = False,
+        measure: Measure = size_of,
     ) -> None:
         self._timing = timing
         self._life = life
@@ -84,6 +86,7 @@ class ClientCore:
         self._retry = retry
         """Whether a refusal for want of room is no outcome while the deadline allows another try."""
         self._mint = mint
+        self._measure = measure
         self._host = host
         self._pid = pid
         self._brokers = Brokers(brokers, mint, timing)
@@ -125,7 +128,7 @@ class ClientCore:
         if self._pending:
             pending, self._pending = self._pending, []
             for mark, calls in groupby(pending, _MARK):
-                for sent in groups_of(mark, [call for call in calls if not call.closed], now, self.size_of):
+                for sent in groups_of(mark, [call for call in calls if not call.closed], now, self._measure):
                     self._hold(sent)
         if not self._unsent or not self._brokers.asked.welcomed:
             return []
@@ -232,19 +235,11 @@ class ClientCore:
 
     # --- going out ---------------------------------------------------------------------------------
 
-    @staticmethod
-    def size_of(items: Sequence[Any], buffers: Sequence[Sequence[Any]] | None) -> int:
-        """Return the bytes of encoded items and their buffers."""
-        size = sum(map(len, items))
-        if buffers is not None:
-            size += sum(memoryview(frame).nbytes for frames in buffers for frame in frames)
-        return size
-
     def _hold(self, sent: Sent) -> None:
         count = len(sent.items)
         sent.base = self._next
         sent.open = count
-        sent.size = self.size_of(sent.items, sent.buffers)
+        sent.size = self._measure(sent.items, sent.buffers)
         if sent.whole:
             sent.done = bytearray(count)
         for call in sent.calls:
@@ -266,6 +261,10 @@ class ClientCore:
         session = self._brokers.asked
         for sent, start, stop in parts:
             if not sent.open:
+                continue
+            fault = cannot_travel(sent.size, sent.items, sent.buffers, session.message_bytes)
+            if fault is not None:
+                self._fail(sent, 0, len(sent.items), fault, actions)
                 continue
             if groups and size + sent.size > MESSAGE_BYTES:
                 actions.append(Send(session.peer, Request(*session.stamp(), groups), frames))

@@ -6,19 +6,17 @@ When groups leave, and to whom, is decided in ``client.py``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import attrgetter
 from typing import Any
 
 from zbatch.core.calls import Call, Sent
+from zbatch.core.sizes import Measure
 from zbatch.messages import Group
 
 GROUP_ITEMS = 1_024
 GROUP_BYTES = 256 << 10
 """A group is handed on when all of it has arrived: large items in one group would wait for each other."""
-
-Measure = Callable[[Sequence[Any], Sequence[Sequence[Any]] | None], int]
-"""Returns the bytes of items and their buffers."""
 
 _ITEM = attrgetter("item")
 _DEADLINE = attrgetter("deadline")

@@ -6,7 +6,7 @@ Every item that is admitted here leaves the books exactly once, by :meth:`Ledger
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from zbatch.config import BrokerCoreSettings
@@ -18,6 +18,7 @@ from zbatch.core.deadlines import Deadlines
 from zbatch.core.intervals import Range
 from zbatch.core.links import Link
 from zbatch.core.session import LARGE
+from zbatch.core.sizes import Measure, messages_of, size_of
 from zbatch.core.topics import Topic, Topics
 from zbatch.errors import UnknownTopic, to_fault
 from zbatch.messages import Bulk, Fault, Group, Refusal, Refused, Request, Result, Results
@@ -35,16 +36,6 @@ MARGIN = 1.1
 """An answer that is expected this close to its deadline would often come too late, for nobody."""
 
 GIVEN_BACK = Fault("draining", "no worker here has begun it; ask elsewhere")
-
-Measure = Callable[[Sequence[Any], Sequence[Sequence[Any]] | None], int]
-
-
-def size_of(items: Sequence[Any], buffers: Sequence[Sequence[Any]] | None) -> int:
-    """Return the bytes of encoded items and their buffers."""
-    size = sum(map(len, items))
-    if buffers is not None:
-        size += sum(len(frame) for frames in buffers for frame in frames)
-    return size
 
 
 class Ledger:
@@ -384,14 +375,15 @@ class Ledger:
                 self._owed[life] = client
                 continue
             if client.results:
-                spans, client.results = client.results, []
-                frames, client.frames = client.frames, []
-                size = sum(map(len, frames))
-                if size >= LARGE:
-                    yield Send(link.peer, Bulk(*link.stamp(), size))
-                result = Result(*link.stamp(), spans)
-                client.sent(result.number, [(one.base, one.base + len(one.outputs)) for one in spans])
-                yield Send(link.peer, result, frames)
+                owing, client.results = client.results, []
+                bulk, client.frames = client.frames, []
+                for spans, frames in messages_of(owing, bulk):
+                    size = sum(map(len, frames))
+                    if size >= LARGE:
+                        yield Send(link.peer, Bulk(*link.stamp(), size))
+                    result = Result(*link.stamp(), spans)
+                    client.sent(result.number, [(one.base, one.base + len(one.outputs)) for one in spans])
+                    yield Send(link.peer, result, frames)
             if client.refusals:
                 refusals, client.refusals = client.refusals, []
                 refused = Refused(*link.stamp(), refusals)

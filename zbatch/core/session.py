@@ -38,7 +38,8 @@ class Session:
     acked: int = 0
     welcomed: bool = False
     epoch: bytes = b""
-    message_bytes: int = 0
+    message_bytes: int = 2**53
+    """What the broker reads at most; it says so in its WELCOME."""
     heard: float | None = None
     """When the broker was last heard, on any connection."""
     speaks: float = 0.0
@@ -79,5 +80,5 @@ class Session:
         self.acked = max(self.acked, message.ack)
         if isinstance(message, Welcome):
             self.welcomed = True
-            self.message_bytes = message.message_bytes
+            self.message_bytes = message.message_bytes or self.message_bytes
         return True

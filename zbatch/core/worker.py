@@ -15,6 +15,7 @@ from zbatch.config import Timing
 from zbatch.core import intervals
 from zbatch.core.actions import Send
 from zbatch.core.session import Mint, Session
+from zbatch.core.sizes import Answer, Measure, size_of
 from zbatch.messages import (
     AnyMessage,
     Batch,
@@ -146,10 +147,7 @@ class _Unacknowledged:
     """A finished batch whose DONE may have been lost."""
 
     job: Job
-    outputs: list[Any]
-    counts: list[int] | None
-    frames: list[Any]
-    errors: list[tuple[int, Fault]] | None
+    answer: Answer
     run_ms: float
     conn: bytes = b""
     number: int = 0
@@ -168,6 +166,7 @@ class WorkerCore:
         *,
         host: str = "",
         pid: int = 0,
+        measure: Measure = size_of,
     ) -> None:
         self.offer: Offer | None = None
         self.running: Job | None = None
@@ -177,6 +176,7 @@ class WorkerCore:
         self._timing = timing
         self._host = host
         self._pid = pid
+        self._measure = measure
         self._sessions = [Session(bytes([index]), mint, timing.beat) for index in range(brokers)]
         self._queue: deque[Job] = deque()
         self._finished: dict[tuple[bytes, int], _Unacknowledged] = {}
@@ -375,9 +375,9 @@ class WorkerCore:
     ) -> list[Send]:
         if job.dropped:
             outputs, buffers, errors = _with_gaps(job, outputs, buffers, errors)
-        counts = None if buffers is None else [len(own) for own in buffers]
-        frames = [] if buffers is None else [frame for own in buffers for frame in own]
-        kept = _Unacknowledged(job, outputs, counts, frames, errors, seconds * 1000)
+        answer = Answer(outputs, None if buffers is None else list(buffers), errors or [])
+        answer.fit(job.session.message_bytes, self._measure)
+        kept = _Unacknowledged(job, answer, seconds * 1000)
         if job.epoch != job.session.epoch:
             return []
         self._finished[(job.epoch, job.number)] = kept
@@ -385,20 +385,24 @@ class WorkerCore:
 
     def _say_done(self, kept: _Unacknowledged) -> list[Send]:
         job, session = kept.job, kept.job.session
-        actions = session.announce(sum(map(len, kept.frames)))
+        answer = kept.answer
+        buffers = answer.buffers
+        counts = None if buffers is None else [len(own) for own in buffers]
+        frames = [] if buffers is None else [frame for own in buffers for frame in own]
+        actions = session.announce(sum(map(len, frames)))
         done = Done(
             *session.stamp(),
             job.epoch,
             job.number,
             job.batch.attempt,
             self._incarnation,
-            kept.outputs,
-            kept.counts,
-            kept.errors,
+            answer.outputs,
+            counts,
+            answer.errors or None,
             kept.run_ms,
         )
         kept.conn, kept.number = session.conn, done.number
-        return [*actions, Send(session.peer, done, kept.frames)]
+        return [*actions, Send(session.peer, done, frames)]
 
     def _forget_acknowledged(self, session: Session) -> None:
         if not self._finished:
