@@ -318,6 +318,15 @@ def test_a_cancelled_call_of_several_takes_all_its_items_with_it() -> None:
     assert core.is_idle
 
 
+def test_cancelling_what_has_ended_while_others_of_its_group_wait_says_nothing() -> None:
+    core = connected()
+    first, second = call(b"a"), call(b"b")
+    ask(core, first, second)
+    result(core, 1, b"x")
+    assert core.cancel(first, 0.0) == []
+    assert core.open_calls() == [second]
+
+
 def test_cancelling_what_has_ended_says_nothing() -> None:
     core = connected()
     one = call(b"a")

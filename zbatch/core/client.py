@@ -199,7 +199,11 @@ class ClientCore:
             ids = [(sent.base, sent.base + len(sent.items))]
             self._end(sent, sent.open)
         else:
-            position = sent.calls.index(call)
+            try:
+                position = sent.calls.index(call)
+            except ValueError:
+                # Its outcome came first; that of others in its group has yet to come.
+                return []
             sent.calls[position] = None
             ids = [(sent.base + position, sent.base + position + 1)]
             self._end(sent, 1)
