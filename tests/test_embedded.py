@@ -365,7 +365,7 @@ def test_closing_ends_what_is_open_and_what_comes_after(model: Gated) -> None:
 def ends(before: int) -> bool:
     """Wait until no more threads live than before."""
     for thread in threading.enumerate():
-        if thread.name.startswith("zbatch-"):
+        if thread.name in ("zbatch-model", "zbatch-clock"):
             thread.join(PATIENCE)
     return threading.active_count() <= before
 

@@ -62,7 +62,7 @@ class AsyncFuture(asyncio.Future[list[Out]], Call):
         try:
             self.set_result([payload.decode(output, buffers)])
         except ValueError as error:
-            self._fail(undecodable(error))
+            self.fail(undecodable(error))
 
     def settle_all(self) -> None:
         """Say that every item of a call of several has its outcome."""
@@ -75,9 +75,10 @@ class AsyncFuture(asyncio.Future[list[Out]], Call):
 
     def settle_fault(self, fault: Fault) -> None:
         """Give the error that ends the whole call."""
-        self._fail(from_fault(fault))
+        self.fail(from_fault(fault))
 
-    def _fail(self, error: ZbatchError) -> None:
+    def fail(self, error: ZbatchError) -> None:
+        """End the whole call in an error."""
         if self._returns_exceptions:
             failed: Any = [error] * (1 if self.items is None else len(self.outputs))
             self.set_result(failed)
@@ -292,6 +293,17 @@ class _LoopLine:
         if self._loop is not None:
             raise ClientClosed("this client belongs to another event loop; make one for each loop")
         self._loop = loop
+        try:
+            self._open()
+        except BaseException as error:
+            self._let_go(0)
+            self._reset()
+            if isinstance(error, OSError | zmq.ZMQError):
+                raise BrokerUnreachable(f"no connection can be opened: {error}") from None
+            raise
+        return loop
+
+    def _open(self) -> None:
         self._context = zmq.Context()
         self._core = ClientCore(
             len(self._endpoints),
@@ -306,7 +318,6 @@ class _LoopLine:
         )
         self._perform(self._core.start(time.monotonic()))
         self._call_soon()
-        return loop
 
     def put(self, future: AsyncFuture[Any]) -> None:
         """Take a call over; it leaves with all others of this turn of the loop."""
@@ -364,17 +375,23 @@ class _LoopLine:
             for answer in self._asked:
                 if not answer.done():
                     answer.set_exception(ClientClosed("the client was closed before the broker answered"))
-            for handle in (self._turn, self._timer):
-                if handle is not None:
-                    handle.cancel()
-            for socket in self._sockets.values():
-                loop.remove_reader(file_descriptor(socket))
             linger = GOODBYE
+        self._let_go(linger)
+        return context
+
+    def _let_go(self, linger: int) -> None:
+        """Close every socket; the context is left to who can wait for it."""
+        loop = self._loop
+        is_alive = loop is not None and not loop.is_closed()
+        for handle in (self._turn, self._timer):
+            if handle is not None and is_alive:
+                handle.cancel()
         for socket in self._sockets.values():
+            if loop is not None and is_alive:
+                loop.remove_reader(file_descriptor(socket))
             socket.close(linger)
         self._sockets.clear()
         self._core = self._context = None
-        return context
 
     def abandon(self) -> None:
         """Start anew in a child of a fork: sockets and loop belong to the parent."""
@@ -388,13 +405,35 @@ class _LoopLine:
             self._turn = self._loop.call_soon(self._run_turn)
 
     def _run_turn(self) -> None:
-        """Send what was submitted, read what has come, set the timer."""
+        """Carry calls for one turn of the loop."""
         if self._turn is not None:
             self._turn.cancel()
             self._turn = None
         core = self._core
         if core is None:
             return
+        try:
+            self._carry(core)
+        except Exception as error:
+            self._break_down(core, error)
+
+    def _break_down(self, core: ClientCore, error: Exception) -> None:
+        """End every open call with what went wrong in the midst of carrying them; the next begins anew."""
+        context = self._context
+        self._let_go(0)
+        self._reset()
+        if not isinstance(error, ZbatchError):
+            text = f"this client broke down and begins anew ({type(error).__name__}: {error})"
+            error = BrokerUnreachable(text)
+        calls: list[Any] = core.open_calls()
+        for future in calls:
+            if not future.done():
+                future.fail(error)
+        if context is not None:
+            context.term()
+
+    def _carry(self, core: ClientCore) -> None:
+        """Send what was submitted, read what has come, set the timer."""
         now = time.monotonic()
         self._perform(core.flush(now))
         due = core.wakeup()

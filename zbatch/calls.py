@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import concurrent.futures
 import math
+import os
+import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import repeat
 from numbers import Real
 from typing import Any, Generic, Protocol, Self, TypedDict, TypeVar
@@ -41,6 +43,19 @@ a group; the grid is a power of two, and a timeout just below one has a finer gr
 
 LONGEST_KEY = 256
 
+LONGEST_TIMEOUT = 1e9
+"""Seconds, thirty years: milliseconds up to there are exact in every language."""
+
+LARGEST_COST = 1e15
+
+OVERDUE = 0.100
+"""Seconds past the deadline after which a thread that waits ends its call itself: nothing that happens to
+whoever carries it may keep a caller longer."""
+
+CLOSED = "this client was closed; make another one"
+UNFINISHED = "the client was closed before this request had an outcome"
+NOT_CARRIED = Fault("deadline_exceeded", "the deadline passed, and nobody in this process carried the call")
+
 Encode = Callable[[Any], tuple[Any, Sequence[Any]]]
 Decode = Callable[[Any, Sequence[Any]], Any]
 
@@ -48,7 +63,8 @@ Decode = Callable[[Any, Sequence[Any]], Any]
 class Line(Protocol):
     """Whoever carries a call to its outcome."""
 
-    closed: bool
+    closed: str
+    """Why nothing more is carried; empty while it is."""
 
     def put(self, future: Future[Any]) -> None:
         """Take a call over."""
@@ -61,6 +77,9 @@ class Line(Protocol):
 
     def cancel(self, future: Future[Any]) -> None:
         """Withdraw a call that is not settled."""
+
+    def overdue(self, future: Future[Any]) -> None:
+        """End a call that whoever carries it has not ended in time."""
 
 
 class Ask(TypedDict):
@@ -119,7 +138,7 @@ class Asking:
         """
         if topic is None:
             topic = self.topic
-        elif topic not in self._topics:
+        elif type(topic) is not str or topic not in self._topics:
             self._admit_topic(topic)
         seconds = self.timeout if timeout is None else _checked_timeout(timeout)
         grid = _grid(seconds)
@@ -144,7 +163,7 @@ class Asking:
     def _admit_topic(self, topic: str) -> None:
         try:
             self._topics.add(notation.topic(topic))
-        except ValueError as error:
+        except (TypeError, ValueError) as error:
             raise BadRequest(f"topic: {error}") from None
 
 
@@ -161,18 +180,26 @@ def rows(items: Iterable[Any]) -> Sequence[Any]:
     """
     if type(items) is list or type(items) is tuple:
         return items
+    return list(one_by_one(items))
+
+
+def one_by_one(items: Iterable[Any]) -> Iterator[Any]:
+    """Return an iterator over what a caller handed in as items; raises what :func:`rows` does."""
+    kind = type(items).__name__
     if isinstance(items, str | bytes | bytearray | memoryview | Mapping):
-        kind = type(items).__name__
         raise BadRequest(
             f"items is a bare {kind}; predict takes a list of items: wrap it in a list, [{kind}]"
         )
+    if isinstance(items, Set):
+        raise BadRequest(f"items is of type {kind}, which has no order; predict takes a list of items")
     if getattr(items, "ndim", 1) == 0:
         raise BadRequest("items is a 0-dimensional array; its rows would be the items: wrap it in a list")
     try:
-        return list(items)
+        return iter(items)
     except TypeError:
-        kind = type(items).__name__
-        raise BadRequest(f"items is a {kind}; predict takes a list of items: wrap it in a list") from None
+        raise BadRequest(
+            f"items is of type {kind}; predict takes a list of items: wrap it in a list"
+        ) from None
 
 
 def unpack(call: Call, decode: Decode, *, return_exceptions: bool) -> list[Any]:
@@ -281,7 +308,11 @@ class Future(concurrent.futures.Future[list[Out]], Call):
         return self._phase == _CANCELLED
 
     def add_done_callback(self, fn: Callable[[Any], object]) -> None:
-        """Call ``fn(self)`` once there is an outcome, at once if there is; it runs in the client's thread."""
+        """Call ``fn(self)`` once there is an outcome, at once if there is.
+
+        It runs in a thread for callbacks, one after another: one that blocks delays the others, and nothing
+        else.
+        """
         with self._condition:
             if self._phase == _WAITING:
                 if self._calls_back is None:
@@ -327,7 +358,7 @@ class Future(concurrent.futures.Future[list[Out]], Call):
         return self._finish(_CANCELLED)
 
     def announce(self) -> None:
-        """Tell those who wait for a call that was just settled; no lock may be held, callbacks run here."""
+        """Tell those who wait for a call that was just settled."""
         if self._blocker is not None:
             self._blocker.release()
         if self._cond is not None:
@@ -337,14 +368,22 @@ class Future(concurrent.futures.Future[list[Out]], Call):
         """Wait in this thread until another one settles the call; return whether it did."""
         lock = threading.Lock()
         lock.acquire()
-        with _making:
+        with _shared.making:
             first = self._blocker is None
             if first:
                 self._blocker = lock
-        if first:
-            return bool(self._phase) or lock.acquire(timeout=-1 if timeout is None else max(0.0, timeout))
+        line, patience = self._line, max(0.0, self.deadline + OVERDUE - time.monotonic())
+        if timeout is not None and timeout < patience:
+            return self._wait(lock if first else None, max(0.0, timeout))
+        if not self._wait(lock if first else None, min(patience, threading.TIMEOUT_MAX)) and line is not None:
+            line.overdue(self)
+        return bool(self._phase)
+
+    def _wait(self, lock: Any, seconds: float) -> bool:
+        if lock is not None:
+            return bool(self._phase) or lock.acquire(timeout=seconds)
         with self._condition:
-            return self._condition.wait_for(lambda: self._phase != _WAITING, timeout)
+            return self._condition.wait_for(lambda: self._phase != _WAITING, seconds)
 
     def _finish(self, phase: int) -> bool:
         # The phase first, then the look at who waits: those who begin to wait look at it last.
@@ -364,7 +403,7 @@ class Future(concurrent.futures.Future[list[Out]], Call):
             self._condition.notify_all()
             calls_back, self._calls_back = self._calls_back, None
         for fn in calls_back or ():
-            _call_back(fn, self)
+            _shared.call_back(fn, self)
 
     def _await(self, timeout: float | None) -> None:
         line = self._line
@@ -372,33 +411,36 @@ class Future(concurrent.futures.Future[list[Out]], Call):
             raise TimeoutError(f"no outcome within {timeout} s; the request goes on")
 
     def _unpack(self) -> None:
+        value, error = self._unpacked()
+        if self._value is not _UNSET or self._error is not None:
+            # Another thread was first, and what it let go of may have been missing here.
+            return
+        self._error = error
+        self._value = value
+        self._raw = self._raw_buffers = None  # type: ignore[assignment]
+        self.outputs = []
+
+    def _unpacked(self) -> tuple[Any, ZbatchError | None]:
         try:
             if self._one_fault is not None:
                 error = from_fault(self._one_fault)
-                count = 1 if self.items is None else len(self.outputs)
-                if self._returns_exceptions:
-                    self._value = [error] * count
-                else:
-                    self._error = error
-            elif self.items is None:
-                self._value = [self._decode(self._raw, self._raw_buffers)]
-                self._raw = self._raw_buffers = None  # type: ignore[assignment]
-            else:
-                self._value = unpack(self, self._decode, return_exceptions=self._returns_exceptions)
-                self.outputs = []
+                count = 1 if self.items is None else len(self.items)
+                return ([error] * count, None) if self._returns_exceptions else (_UNSET, error)
+            if self.items is None:
+                return [self._decode(self._raw, self._raw_buffers)], None
+            return unpack(self, self._decode, return_exceptions=self._returns_exceptions), None
         except ZbatchError as error:
-            self._error = error
-        except ValueError as error:
-            self._error = undecodable(error)
-            if self._returns_exceptions:
-                self._value, self._error = [self._error], None
+            return _UNSET, error
+        except (ValueError, TypeError) as error:  # TypeError: what another thread let go of meanwhile
+            undecoded = undecodable(error)
+            return ([undecoded], None) if self._returns_exceptions else (_UNSET, undecoded)
 
     # --- what the functions of concurrent.futures reach for ----------------------------------------
 
     @property
     def _condition(self) -> threading.Condition:  # type: ignore[override]
         if self._cond is None:
-            with _making:
+            with _shared.making:
                 if self._cond is None:
                     self._cond = threading.Condition()
         return self._cond
@@ -512,7 +554,7 @@ class Caller(Generic[In, Out]):
     def _ask(self, items: Iterable[In], return_exceptions: bool, ask: Ask | None) -> Future[Out]:
         line = self._line
         if line.closed:
-            raise ClientClosed("this client was closed; make another one")
+            raise ClientClosed(line.closed)
         sequence = items if type(items) is list else rows(items)
         future: Future[Out] = self._future(line)
         if return_exceptions:
@@ -545,7 +587,7 @@ class Caller(Generic[In, Out]):
         Items are taken from the iterable as outputs are taken from the iterator.
         """
         underway: deque[Future[Out]] = deque()
-        source = iter(items)
+        source = one_by_one(items)
         try:
             for item in source:
                 future = self.submit(
@@ -576,7 +618,39 @@ class Caller(Generic[In, Out]):
         self.close()
 
 
-_making = threading.Lock()
+class _Shared:
+    """What the futures of this process share."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin anew, also in a child of a fork: a lock that was held, and the thread, are the parent's."""
+        # Around making what few futures need; the garbage collector may come by and want it again.
+        self.making = threading.RLock()
+        self._queue: queue.SimpleQueue[tuple[Callable[[Any], object], Any]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def call_back(self, fn: Callable[[Any], object], future: Any) -> None:
+        """Have ``fn(future)`` called soon: whoever carries calls must not wait for what users do there."""
+        self._queue.put((fn, future))
+        if self._thread is None:
+            with self.making:
+                if self._thread is None:
+                    self._thread = threading.Thread(target=self._run, name="zbatch-callbacks", daemon=True)
+                    self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                _call_back(*self._queue.get())
+            except BaseException:  # sys.exit() ends no thread that others need
+                concurrent.futures._base.LOGGER.exception("a callback wanted its thread to end")
+
+
+_shared = _Shared()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_shared.renew)
 
 
 def _call_back(fn: Callable[[Any], object], future: Any) -> None:
@@ -588,7 +662,7 @@ def _call_back(fn: Callable[[Any], object], future: Any) -> None:
 
 
 def _grid(seconds: float) -> float:
-    return math.ldexp(1.0, math.frexp(seconds)[1] - GRID_BITS)
+    return math.ldexp(1.0, max(math.frexp(seconds)[1] - GRID_BITS, -60))
 
 
 def _mark(topic: str, key: str = "", priority: int = 0, *shape: bool) -> tuple[Any, ...]:
@@ -599,24 +673,35 @@ def _mark(topic: str, key: str = "", priority: int = 0, *shape: bool) -> tuple[A
 def _checked_timeout(timeout: float) -> float:
     try:
         seconds = float(timeout)
-    except (TypeError, ValueError):
-        raise BadRequest(f"timeout is {timeout!r}, wanted a number of seconds") from None
-    if not 0 < seconds < math.inf:
-        raise BadRequest(f"timeout is {timeout!r}, wanted a number of seconds above 0")
+    except (TypeError, ValueError, OverflowError):
+        raise BadRequest(f"timeout is {timeout!r:.80}, wanted a number of seconds") from None
+    if not 0 < seconds <= LONGEST_TIMEOUT:
+        raise BadRequest(f"timeout is {timeout!r}, wanted a number of seconds above 0, at most 1e9")
     return seconds
 
 
 def _check_words(key: str, priority: int) -> None:
-    if type(key) is not str or len(key) > LONGEST_KEY:
-        raise BadRequest(f"key is {key!r:.80}, wanted a string of at most {LONGEST_KEY} characters")
+    if type(key) is not str or len(key) > LONGEST_KEY or not _is_text(key):
+        raise BadRequest(f"key is {key!r:.80}, wanted a text of at most {LONGEST_KEY} characters")
     if type(priority) is not int or abs(priority) > 1 << 31:
         raise BadRequest(f"priority is {priority!r}, wanted an integer within 32 bits; higher goes first")
 
 
 def _costs(cost: float | Sequence[float], count: int) -> list[float]:
-    costs = [float(cost)] * count if isinstance(cost, Real) else list(map(float, cost))  # type: ignore[arg-type]
+    try:
+        costs = [float(cost)] * count if isinstance(cost, Real) else list(map(float, cost))  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        raise BadRequest(f"cost is {cost!r:.80}, wanted one number, or one for each item") from None
     if len(costs) != count:
         raise BadRequest(f"{len(costs)} costs for {count} items; wanted one number, or one for each item")
-    if not all(0 <= one < math.inf for one in costs):
-        raise BadRequest(f"cost is {cost!r:.80}, wanted numbers of at least 0")
+    if not all(0 <= one <= LARGEST_COST for one in costs):
+        raise BadRequest(f"cost is {cost!r:.80}, wanted numbers from 0 to 1e15")
     return costs
+
+
+def _is_text(word: str) -> bool:
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from zbatch.calls import Asking, Caller, Future, settle
+from zbatch.calls import CLOSED, NOT_CARRIED, UNFINISHED, Asking, Caller, Future, settle
 from zbatch.config import BrokerCoreSettings, Limits, Timing
 from zbatch.core.actions import Send
 from zbatch.core.batching import POLICIES
@@ -129,7 +129,7 @@ class _LocalLine:
     """The three cores, the model's thread and the clock's."""
 
     def __init__(self, settings: BrokerCoreSettings) -> None:
-        self.closed = False
+        self.closed = ""
         self._retired = False
         self._lock = threading.Lock()
         """Around the cores: whoever drives them holds it, for microseconds."""
@@ -160,7 +160,7 @@ class _LocalLine:
         try:
             self._ready.wait()
         except BaseException:
-            self.closed = True
+            self.closed = CLOSED
             raise
         if self._failed is not None:
             raise self._failed
@@ -175,7 +175,7 @@ class _LocalLine:
         if self._bell.is_awaited:
             self._bell.ring()
         if self.closed:
-            self._end_calls()
+            self._end_calls(UNFINISHED)
 
     def carry(self) -> None:
         """Do nothing: the model's thread carries every call."""
@@ -190,6 +190,17 @@ class _LocalLine:
             if future.done():
                 return
             tell = future.settle_cancelled()
+        self._withdrawn(future, tell)
+
+    def overdue(self, future: Future[Any]) -> None:
+        """End a call that was not ended in time: whoever should have, was stopped."""
+        with self._settling:
+            if future.done():
+                return
+            tell = future.settle_fault(NOT_CARRIED)
+        self._withdrawn(future, tell)
+
+    def _withdrawn(self, future: Future[Any], tell: bool) -> None:
         if tell:
             future.announce()
         self._cancelled.append(future)
@@ -198,7 +209,7 @@ class _LocalLine:
     def status(self) -> dict[str, Any]:
         """Return the broker's snapshot."""
         if self.closed:
-            raise ClientClosed("this client was closed, or belongs to the process before a fork")
+            raise ClientClosed(self.closed)
         with self._lock:
             told = self._drive(time.monotonic())
             encoded = snapshot(self._broker, time.monotonic())
@@ -214,22 +225,22 @@ class _LocalLine:
         self._retired = True
         self._bell.ring()
 
-    def close(self) -> None:
+    def close(self, why: str = CLOSED) -> None:
         """End the threads; open calls end in ClientClosed."""
         if self.closed:
             return
-        self.closed = True
+        self.closed = why
         _lines.discard(self)
         self._clock.ring()
         self._bell.ring()
-        self._end_calls()
+        self._end_calls(UNFINISHED if why is CLOSED else why)
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(LAST_RUN)
 
     def after_fork(self) -> None:
         """Be closed, in a child of a fork: the threads, and what the locks protect, are the parent's."""
-        self.closed = True
+        self.closed = "a local client stays with the process that made it; make one in the child"
         self._lock = threading.Lock()
         self._settling = threading.RLock()
         lost = ClientClosed("this request was asked before a fork; its outcome belongs to the parent process")
@@ -238,8 +249,8 @@ class _LocalLine:
             if not call.done():
                 call.settle_error(lost)
 
-    def _end_calls(self) -> None:
-        closed = to_fault(ClientClosed("the client was closed before this request had an outcome"))
+    def _end_calls(self, why: str) -> None:
+        closed = to_fault(ClientClosed(why))
         with self._lock:
             while self._pending:
                 self._client.submit(self._pending.popleft())
@@ -267,9 +278,11 @@ class _LocalLine:
                     self.close()
                 else:
                     self._sleep(due)
+        except BaseException as error:
+            # Nobody may wait for what will not come.
+            self.close(f"the model ended its thread: {type(error).__name__}")
+            raise
         finally:
-            # Also where the model took its thread down: nobody may wait for what will not come.
-            self.close()
             loaded.close()
 
     def _load(self, model: Any, args: dict[str, Any], offer: Offer) -> LoadedModel:

@@ -1,0 +1,461 @@
+"""The connection of one ZClient: its core, its sockets, and the calls that callers hand over.
+
+Callers put calls in, and wait; whoever is at the helm (``helm.py``) submits them to the core, sends what
+that says, and settles what comes back.  Nothing here decides about a call.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import platform
+import socket as socketpair
+import threading
+import time
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import zmq
+
+from zbatch import wire
+from zbatch.calls import CLOSED, NOT_CARRIED, UNFINISHED, Future, settle
+from zbatch.config import Timing
+from zbatch.core.actions import Send
+from zbatch.core.calls import Action, Shown
+from zbatch.core.client import ClientCore
+from zbatch.errors import BrokerUnreachable, ClientClosed, ZbatchError, to_fault
+from zbatch.helm import Helm
+from zbatch.security import Keys
+from zbatch.sockets import busy_poll, connect, decode, is_readable, receive, send
+
+LINGER = 0.002
+"""Seconds that the thread stays at the helm with nothing open, where several callers come and go."""
+
+BUSY_POLL = 0.001
+"""Seconds that a lone caller looks for its answer before it sleeps, where the last one came as soon: to wake
+a sleeping thread costs 30 us and more.  Only while no other thread of the process could use the time."""
+
+GOODBYE = 100
+"""Milliseconds that goodbye is worth: the broker notices a missing client by itself."""
+
+
+class Connection:
+    """One client's way to its brokers; the ``Line`` of its calls."""
+
+    def __init__(self, endpoints: Sequence[str], timing: Timing, keys: Keys | None, retry: bool) -> None:
+        self.closed = ""
+        self._endpoints = endpoints
+        self._keys = keys
+        self._retry = retry
+        self._timing = timing
+        self._reset()
+        _connections.add(self)
+
+    def _reset(self) -> None:
+        self._helm = Helm(self._carry_all, self._is_needed)
+        self._pending: deque[Future[Any]] = deque()
+        self._cancelled: deque[Future[Any]] = deque()
+        self._asked: list[_Answer] = []
+        # An outcome and a caller's cancel must not both settle a call; the garbage collector may cancel one
+        # in the middle of another's outcome.
+        self._settling = threading.RLock()
+        self._waiting: list[None] = []
+        """One for each thread that waits while another is at the helm."""
+        self._is_quick = False
+        """Whether the last caller at the helm had its answer within BUSY_POLL."""
+        self._retired = False
+        self._asleep = False
+        self._forget()
+
+    def _forget(self) -> None:
+        """Have no core and no sockets; the next one at the helm makes them."""
+        self._asking_status = False
+        self._context: zmq.Context[Any] | None = None
+        self._sockets: dict[bytes, zmq.Socket[bytes]] = {}
+        self._core: ClientCore | None = None
+        self._wake: socketpair.socket | None = None
+        self._alarm: socketpair.socket | None = None
+        self._poller = zmq.Poller()
+
+    # --- callers' side -----------------------------------------------------------------------------
+
+    def put(self, future: Future[Any]) -> None:
+        """Hand a call over to whoever is at the helm, if somebody is."""
+        self._pending.append(future)
+        if self._asleep:
+            self._rouse()
+        if self.closed:
+            self._end_pending()
+
+    def carry(self) -> None:
+        """See to it that somebody is at the helm: the caller will not wait."""
+        if not self._helm.is_taken:
+            self._helm.call()
+
+    def wait(self, future: Future[Any], timeout: float | None) -> bool:
+        """Block until a call is settled, at the helm if nobody is there."""
+        helm = self._helm
+        if self._waiting or not helm.take():
+            # Several wait: a helm that changed hands with each of them would cost more than a thread hop.
+            self._waiting.append(None)
+            self.carry()
+            try:
+                return future.block(timeout)
+            finally:
+                self._waiting.pop()
+        asked = time.monotonic()
+        try:
+            self._steer(future, None if timeout is None else asked + timeout)
+        finally:
+            # Also when a signal's handler raised in here: others' calls go on.
+            if self.closed:
+                self._shut()
+            helm.leave()
+        self._is_quick = time.monotonic() - asked < BUSY_POLL
+        return future.done() or future.block(None if timeout is None else 0.0)
+
+    def cancel(self, future: Future[Any]) -> None:
+        """Withdraw a call: it is settled here and now, the broker is told by whoever steers."""
+        with self._settling:
+            if future.done():
+                return
+            tell = future.settle_cancelled()
+        self._withdrawn(future, tell)
+
+    def overdue(self, future: Future[Any]) -> None:
+        """End a call that was not ended in time: whoever should have, broke down or was stopped."""
+        with self._settling:
+            if future.done():
+                return
+            tell = future.settle_fault(NOT_CARRIED)
+        self._withdrawn(future, tell)
+
+    def status(self, timeout: float) -> dict[str, Any]:
+        """Ask the broker for its snapshot and wait for it."""
+        if self.closed:
+            raise ClientClosed(self.closed)
+        answer = _Answer()
+        self._asked.append(answer)
+        self._call_helm()
+        if not answer.came.wait(timeout):
+            with contextlib.suppress(ValueError):
+                self._asked.remove(answer)
+            advice = "is this key allowed there" if self._keys is not None else "does it ask for a key"
+            raise BrokerUnreachable(
+                f"no broker at {', '.join(self._endpoints)} answered within {timeout} s; "
+                f"is one running, or {advice}?"
+            )
+        shown: dict[str, Any] = json.loads(answer.snapshot)
+        return shown
+
+    def retire(self) -> None:
+        """Close when nothing is open any more: the client object is gone, its futures may not be.
+
+        May be called in any thread, whenever the garbage collector comes by.
+        """
+        self._retired = True
+        if not self._helm.take():
+            self._call_helm()
+            return
+        try:
+            self._end_if_retired()
+        finally:
+            self._helm.leave()
+
+    def close(self) -> None:
+        """Close now; open calls end in ClientClosed."""
+        if self.closed:
+            return
+        self._end()
+        if self._asleep:
+            self._rouse()
+        if self._helm.is_mine:
+            # A signal's handler: whom it interrupted lets go of everything on leaving the helm.
+            return
+        self._helm.take(wait=True)
+        try:
+            self._shut()
+        finally:
+            self._helm.leave()
+        self._helm.join(2.0)
+
+    def _withdrawn(self, future: Future[Any], tell: bool) -> None:
+        if tell:
+            future.announce()
+        self._cancelled.append(future)
+        self._call_helm()
+
+    def _rouse(self) -> None:
+        self._asleep = False
+        alarm = self._alarm
+        if alarm is not None:
+            with contextlib.suppress(OSError):
+                alarm.send(b".")
+
+    def _call_helm(self) -> None:
+        if self._asleep:
+            self._rouse()
+        else:
+            self.carry()
+
+    # --- at the helm -------------------------------------------------------------------------------
+
+    def _is_needed(self) -> bool:
+        """Return whether somebody should come to the helm."""
+        if self.closed:
+            return False
+        return self._has_orders() or (self._core is not None and (self._retired or not self._core.is_idle))
+
+    def _has_orders(self) -> bool:
+        """Return whether callers left something to be done."""
+        return bool(self._pending or self._cancelled or (self._asked and not self._asking_status))
+
+    def _carry_all(self) -> None:
+        """Carry calls in the helm's own thread, until nothing is open."""
+        try:
+            self._steer(None, None)
+        except BaseException as error:
+            self._break_down(error)
+        self._end_if_retired()
+        if self.closed:
+            self._shut()
+
+    def _steer(self, until: Future[Any] | None, deadline: float | None) -> None:
+        """Carry calls: until one is settled, or (for the thread) until nothing is open."""
+        crowd = False
+        while not self.closed:
+            core = self._core or self._open()
+            now = time.monotonic()
+            self._take_orders(core, now)
+            self._read(core)
+            due = core.wakeup()
+            if due is not None and due <= now:
+                self._perform(core.tick(now))
+                due = core.wakeup()
+            if until is None:
+                crowd = crowd or len(self._waiting) > 1
+                if core.is_idle and not self._has_orders():
+                    if not crowd:
+                        return
+                    crowd = False
+                    due = now + LINGER
+            elif until.done():
+                return
+            else:
+                if deadline is not None:
+                    if now >= deadline:
+                        return
+                    due = deadline if due is None else min(due, deadline)
+                if (
+                    self._is_quick
+                    and self._is_alone()
+                    and busy_poll(list(self._sockets.values()), now + BUSY_POLL)
+                ):
+                    continue
+            self._sleep(due, now)
+
+    def _sleep(self, due: float | None, now: float) -> None:
+        self._asleep = True
+        try:
+            # Whoever hands something over first puts it there and then looks whether we sleep.
+            if self._has_orders() or self.closed:
+                return
+            patience = None if due is None else max(0, int((due - now) * 1000) + 1)
+            events = self._poller.poll(patience)
+        finally:
+            self._asleep = False
+        for source, _ in events:
+            if type(source) is int and self._wake is not None:
+                with contextlib.suppress(BlockingIOError):
+                    self._wake.recv(4096)
+
+    def _is_alone(self) -> bool:
+        """Return whether no other thread of this process could use the core; ours sleeps."""
+        return threading.active_count() == (2 if self._helm.has_thread else 1)
+
+    def _take_orders(self, core: ClientCore, now: float) -> None:
+        pending = self._pending
+        while pending:
+            future = pending.popleft()
+            if not future.done():
+                core.submit(future)
+        actions = core.flush(now)
+        while self._cancelled:
+            actions += core.cancel(self._cancelled.popleft(), now)
+        if self._asked and not self._asking_status:
+            self._asking_status = True
+            actions += core.ask_status(now)
+        if actions:
+            self._perform(actions)
+
+    def _read(self, core: ClientCore) -> None:
+        # libzmq's descriptor is edge-triggered: read until nothing is left, look again after each send.
+        for peer, socket in list(self._sockets.items()):
+            while is_readable(socket):
+                envelope, frames = receive(socket)
+                try:
+                    message = decode(envelope, frames)
+                except wire.Foreign as error:
+                    self._perform(core.foreign(peer, str(error)))
+                    continue
+                except wire.Malformed:
+                    continue
+                actions = core.handle(peer, message, frames, time.monotonic())
+                if actions:
+                    self._perform(actions)
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        for action in actions:
+            if isinstance(action, Send):
+                # A full pipe is a lost message: the next beat finds out, and it is sent again.
+                send(self._socket(action.peer), action.message, action.frames)
+            elif isinstance(action, Shown):
+                self._asking_status = False
+                asked, self._asked = self._asked, []
+                for answer in asked:
+                    answer.snapshot = action.snapshot
+                    answer.came.set()
+            else:
+                with self._settling:
+                    told = settle(action)
+                for future in told:
+                    future.announce()
+
+    # --- beginning and ending ----------------------------------------------------------------------
+
+    def _open(self) -> ClientCore:
+        try:
+            self._context = zmq.Context()
+            self._wake, self._alarm = socketpair.socketpair()
+            for one in (self._wake, self._alarm):
+                one.setblocking(False)
+            self._poller.register(self._wake.fileno(), zmq.POLLIN)
+            core = ClientCore(
+                len(self._endpoints),
+                os.urandom(16),
+                os.urandom,
+                self._timing,
+                where=", ".join(self._endpoints),
+                host=platform.node(),
+                pid=os.getpid(),
+                keyed=self._keys is not None,
+                retry=self._retry,
+            )
+            self._perform(core.start(time.monotonic()))
+        except (OSError, zmq.ZMQError) as error:
+            self._let_go(0)
+            raise BrokerUnreachable(f"no connection can be opened: {error}") from None
+        except ZbatchError:
+            self._let_go(0)
+            raise
+        self._core = core
+        return core
+
+    def _socket(self, peer: bytes) -> zmq.Socket[bytes]:
+        socket = self._sockets.get(peer)
+        if socket is None:
+            assert self._context is not None
+            socket = connect(self._context, self._endpoints[peer[0]], self._timing, self._keys)
+            self._sockets[peer] = socket
+            self._poller.register(socket, zmq.POLLIN)
+        return socket
+
+    def _end_if_retired(self) -> None:
+        is_idle = self._core is None or self._core.is_idle
+        if self._retired and is_idle and not self._pending and not self.closed:
+            self._end()
+            self._shut()
+
+    def _end(self) -> None:
+        self.closed = CLOSED
+        _connections.discard(self)
+        self._helm.end()
+
+    def _break_down(self, error: BaseException) -> None:
+        """End every open call with what went wrong in the midst of carrying them; the next begins anew."""
+        if not isinstance(error, ZbatchError):
+            text = f"this client broke down and begins anew ({type(error).__name__}: {error})"
+            error = BrokerUnreachable(text)
+        calls: list[Any] = self._core.open_calls() if self._core is not None else []
+        while self._pending:
+            calls.append(self._pending.popleft())
+        self._settle_with(calls, error)
+        self._let_go(0)
+
+    def _shut(self) -> None:
+        """Say goodbye and let go of everything; whoever calls is at the helm."""
+        self._end_pending()
+        if self._core is not None:
+            closed = to_fault(ClientClosed(UNFINISHED))
+            self._perform(self._core.stop(closed))
+            self._let_go(GOODBYE)
+
+    def _let_go(self, linger: int) -> None:
+        for socket in self._sockets.values():
+            socket.close(linger)
+        if self._context is not None:
+            self._context.term()
+        for one in (self._wake, self._alarm):
+            if one is not None:
+                one.close()
+        self._forget()
+
+    def _end_pending(self) -> None:
+        """End what was handed over to a client that is closed."""
+        calls = []
+        with contextlib.suppress(IndexError):  # of several threads each takes some
+            while True:
+                calls.append(self._pending.popleft())
+        if calls:
+            self._settle_with(calls, ClientClosed(UNFINISHED))
+
+    def _settle_with(self, calls: Sequence[Future[Any]], error: BaseException) -> None:
+        with self._settling:
+            told = [call for call in calls if not call.done() and call.settle_error(error)]
+        for call in told:
+            call.announce()
+
+    def after_fork(self) -> None:
+        """Start anew in a child: sockets, locks and threads belong to the parent."""
+        lost = ClientClosed("this request was asked before a fork; its outcome belongs to the parent process")
+        calls: list[Any] = list(self._pending) + (self._core.open_calls() if self._core is not None else [])
+        for call in calls:
+            if not call.done():
+                call.settle_error(lost)
+        _abandoned.append((self._context, self._sockets, self._poller))
+        for one in (self._wake, self._alarm):
+            if one is not None:
+                one.close()
+        self._reset()
+
+
+class _Answer:
+    """A thread that waits for the broker's status."""
+
+    def __init__(self) -> None:
+        self.came = threading.Event()
+        self.snapshot = b""
+
+
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+_abandoned: list[Any] = []
+"""What a forked child must neither use nor close."""
+
+
+def _close_all() -> None:
+    for connection in list(_connections):
+        connection.close()
+
+
+def _after_fork() -> None:
+    for connection in list(_connections):
+        connection.after_fork()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
