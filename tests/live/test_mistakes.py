@@ -74,7 +74,8 @@ def test_a_wrong_port_says_where_nobody_answered() -> None:
     found = zbatch("status", "--endpoint", NOBODY, "--timeout", "300ms")
     assert found.returncode == 1
     assert is_told(
-        f"Error: BrokerUnreachable: no broker at {NOBODY} answered within 0.3 s; is one running?",
+        f"Error: BrokerUnreachable: no broker at {NOBODY} answered within 0.3 s; "
+        "is one running, or does it ask for a key?",
         found.stderr,
     )
 
