@@ -21,10 +21,10 @@ from zbatch.payload import DEPTH, INLINE, Malformed
 UTC = datetime.UTC
 
 
-def travelled(item: object, *, writable: bool = False) -> Any:
+def travelled(item: object) -> Any:
     """Return an item after its journey."""
     data, buffers = payload.encode(item)
-    return payload.decode(data, [bytes(buffer) for buffer in buffers], writable=writable)
+    return payload.decode(data, [bytes(buffer) for buffer in buffers])
 
 
 def same(one: Any, other: Any) -> bool:
@@ -129,12 +129,34 @@ def test_a_large_array_without_dimensions_in_memory_order_is_copied_once() -> No
     assert np.array_equal(payload.decode(data, buffers), array)
 
 
-def test_arrays_arrive_read_only_unless_writable_ones_are_wanted() -> None:
-    array = np.arange(3)
-    assert not travelled(array).flags.writeable
-    assert travelled(array, writable=True).flags.writeable
-    large = np.zeros(INLINE)
-    assert travelled(large, writable=True).flags.writeable
+ARRAYS = {
+    "small": np.arange(3),
+    "empty": np.empty((0, 3)),
+    "of times": np.array(["2026-12-01"], dtype="datetime64[D]"),
+    "large": np.zeros(INLINE, np.uint8),
+    "in several frames": np.zeros(2 * payload.WHOLE, np.uint8),
+}
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+def test_who_gets_an_array_may_write_to_it_whatever_its_size(array: Any) -> None:
+    data, buffers = payload.encode(array)
+    assert payload.decode(data, [bytes(one) for one in buffers]).flags.writeable
+    assert payload.decode(data, [bytearray(one) for one in buffers]).flags.writeable
+
+
+def test_a_large_array_that_may_be_written_to_lies_in_the_frame_that_came() -> None:
+    data, (buffer,) = payload.encode(np.zeros(INLINE, np.uint8))
+    frame = bytearray(buffer)
+    payload.decode(data, [frame])[0] = 7
+    assert frame[0] == 7
+
+
+@pytest.mark.parametrize("array", ARRAYS.values(), ids=ARRAYS)
+def test_bytes_that_are_decoded_again_give_read_only_arrays_whatever_their_size(array: Any) -> None:
+    data, buffers = payload.encode(array)
+    frames = [bytearray(one) for one in buffers]
+    assert not payload.decode(data, frames, writable=False).flags.writeable
 
 
 SCALARS = (

@@ -310,6 +310,24 @@ def test_what_a_failed_run_changed_is_whole_in_the_next() -> None:
     assert outputs(run(predict, items)) == ["a", "bad", "c"]
 
 
+def test_a_model_cannot_change_an_array_in_place_so_the_next_run_has_it_whole() -> None:
+    seen = []
+
+    def predict(batch: list[Any]) -> list[Any]:
+        seen.append([item[0] for item in batch])
+        for item in batch:
+            item[0] += 1.0
+        return batch
+
+    work = make_work([np.zeros(3), np.zeros(50_000)])
+    assert work.buffers is not None
+    frames = [[bytearray(one) for one in own] for own in work.buffers]
+    ran = make_runner(Recorder(predict)).run(work._replace(buffers=frames))
+    assert ran.errors is not None
+    assert ["read-only" in fault.text for _, fault in ran.errors] == [True, True]
+    assert seen == [[0.0, 0.0], [0.0], [0.0]]
+
+
 def test_what_cannot_be_decoded_again_fails_alone() -> None:
     left = [3]
 

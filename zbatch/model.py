@@ -65,8 +65,9 @@ class Model(Protocol[In, Out]):
     def predict(self, batch: Sequence[In]) -> Sequence[Out]:
         """Return one output for each item of the batch.
 
-        An exception in an output's place is that item's error.  Arrays that were returned must not be
-        written to afterwards: large ones are sent from where they lie.
+        An exception in an output's place is that item's error.  Arrays of the batch are read-only, since it
+        may run again from the same memory.  Arrays that were returned must not be written to afterwards:
+        large ones are sent from where they lie.
         """
 
 

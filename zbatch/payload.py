@@ -16,7 +16,7 @@ import re
 import struct
 import sys
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import msgpack
@@ -92,10 +92,12 @@ def encode(item: object) -> tuple[bytes, Sequence[Buffer]]:
     return encoded, buffers
 
 
-def decode(data: bytes, buffers: Sequence[Any] = (), *, writable: bool = False) -> Any:
-    """Return the item that :func:`encode` was given; arrays are read-only unless ``writable``.
+def decode(data: bytes, buffers: Sequence[Any] = (), *, writable: bool = True) -> Any:
+    """Return the item that :func:`encode` was given.
 
-    Raises :class:`Malformed` for everything else.
+    Its arrays may be written to, and belong to who asked: small ones are copies, large ones lie in the frames
+    that came, which nobody may decode again then.  Without ``writable`` all are read-only, and the same bytes
+    may be decoded once more.  Raises :class:`Malformed` for everything else.
     """
     if data and data[0] in _SCALAR and not buffers:
         try:
@@ -132,6 +134,10 @@ def decode(data: bytes, buffers: Sequence[Any] = (), *, writable: bool = False) 
     if reader.used != len(buffers):
         raise Malformed(f"{len(buffers)} buffers came, {reader.used} are spoken of")
     return item
+
+
+decode_read_only = partial(decode, writable=False)
+"""For batches, which may run again from the same bytes."""
 
 
 # --- encoding ------------------------------------------------------------------------------------
@@ -356,7 +362,7 @@ class _Reader:
         self.used += count
         if count == 1:
             return memoryview(self._buffers[number])
-        return memoryview(b"".join(self._buffers[number : number + count]))
+        return memoryview(bytearray().join(self._buffers[number : number + count]))
 
     def _array(self, name: Any, shape: Any, raw: Any) -> Any:
         if type(name) is not str or len(name) > 32 or not isinstance(raw, bytes | memoryview):
@@ -368,7 +374,11 @@ class _Reader:
                 raise Malformed("a scalar of another size than its dtype")
             return flat[0]
         array = flat.reshape(_shape(shape, flat.size))
-        return array.copy() if self._writable else array
+        if not self._writable:
+            array.flags.writeable = False
+        elif not array.flags.writeable:
+            return array.copy()
+        return array
 
     def _tensor(self, name: Any, shape: Any, raw: Any) -> Any:
         if name not in _TORCH_DTYPES or not isinstance(raw, bytes | memoryview):

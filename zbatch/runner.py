@@ -101,7 +101,7 @@ class Runner:
         model: LoadedModel,
         *,
         topic: str = "default",
-        decode: Decode = payload.decode,
+        decode: Decode = payload.decode_read_only,
         encode: Encode = payload.encode,
         on_progress: Callable[[], None] | None = None,
         on_short: Callable[[int, int], None] | None = None,
