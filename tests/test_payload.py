@@ -243,6 +243,19 @@ def test_what_cannot_travel_is_named_by_its_path(item: object, says: str) -> Non
         payload.encode(item)
 
 
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        ({"p": [Own()]}, r"item 7\['p'\]\[0\] is a tests\.test_payload\.Own, which cannot be sent"),
+        ("\ud800", r"item 7 is a str with lone surrogates"),
+    ],
+    ids=["inside", "itself"],
+)
+def test_what_cannot_travel_is_named_by_its_place_where_it_is_one_of_several(item: object, says: str) -> None:
+    with pytest.raises(TypeError, match=says):
+        payload.encode(item, 7)
+
+
 def test_containers_as_deep_as_allowed_travel() -> None:
     assert same(travelled(nested(DEPTH - 1)), nested(DEPTH - 1))
 

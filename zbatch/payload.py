@@ -76,19 +76,21 @@ class Malformed(ValueError):
     """These bytes are no item."""
 
 
-def encode(item: object) -> tuple[bytes, Sequence[Buffer]]:
+def encode(item: object, place: int | None = None) -> tuple[bytes, Sequence[Buffer]]:
     """Return an item's bytes and its buffers.
 
-    Raises ``TypeError`` for what cannot be carried, naming the path of the value.
+    Raises ``TypeError`` for what cannot be carried, naming the path of the value, which begins with the
+    item's ``place`` where it is one of several.
     """
     kind = type(item)
     if kind in _PLAIN and (kind is not int or -(2**63) <= item < 2**64) and _is_short(item, kind):  # type: ignore[operator]
         try:
             return _to_msgpack(item), ()
         except UnicodeEncodeError:
-            raise TypeError("item is a str with lone surrogates, which no encoding carries") from None
+            pass  # it is told below, by its path
     buffers: list[Buffer] = []
-    encoded = _to_msgpack(_lowered(item, "item", 0, buffers))
+    path = "item" if place is None else f"item {place}"
+    encoded = _to_msgpack(_lowered(item, path, 0, buffers))
     return encoded, buffers
 
 
