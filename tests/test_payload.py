@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import pickle
+import subprocess
 import sys
 from typing import Any
 
@@ -260,6 +261,53 @@ def test_containers_as_deep_as_allowed_travel() -> None:
     assert same(travelled(nested(DEPTH - 1)), nested(DEPTH - 1))
 
 
+def in_tuples(item: object, levels: int) -> object:
+    for _ in range(levels):
+        item = (item, "beside")
+    return item
+
+
+@pytest.mark.parametrize("levels", [1, payload.ON_STACK, payload.ON_STACK + 1, DEPTH])
+def test_tuples_within_tuples_travel_with_what_they_hold(levels: int) -> None:
+    item = in_tuples(1.5, levels)
+    assert same(travelled(item), item)
+
+
+def test_an_array_deep_within_tuples_travels_beside_the_item() -> None:
+    array = np.zeros(INLINE, np.uint8)
+    data, buffers = payload.encode((in_tuples(array, DEPTH - 2), array))
+    back, beside = payload.decode(data, buffers)
+    for _ in range(DEPTH - 2):
+        back, _ = back
+    assert (same(back, array), same(beside, array)) == (True, True)
+
+
+DEEP_IN_A_SMALL_THREAD = """
+import threading
+from zbatch import payload
+
+item = 1
+for _ in range(payload.DEPTH):
+    item = (item,)
+data, buffers = payload.encode(item)
+threading.stack_size(512 << 10)
+thread = threading.Thread(target=lambda: print(payload.decode(data, buffers) == item))
+thread.start()
+thread.join()
+"""
+
+
+def test_a_thread_with_a_small_stack_reads_what_is_as_deep_as_allowed() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-c", DEEP_IN_A_SMALL_THREAD],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout) == (0, "True\n"), ran.stderr
+
+
 def test_subclasses_of_what_travels_do_not_lose_their_class_in_silence() -> None:
     class Name(str):
         pass
@@ -314,8 +362,8 @@ def extension(code: int, data: bytes) -> bytes:
     return bytes(msgpack.packb(msgpack.ExtType(code, data)))
 
 
-def deep(levels: int) -> bytes:
-    data = b"\x90"
+def deep(levels: int, data: bytes = b"\x90") -> bytes:
+    data = extension(payload.TUPLE, data)
     for _ in range(levels):
         data = extension(payload.TUPLE, b"\x91" + data)
     return data
@@ -381,6 +429,9 @@ HOSTILE = {
     "a list as key": b"\x81\x91\x01\x02",
     "lists without end": b"\x91" * 100_000,
     "tuples without end": deep(5_000),
+    "a tuple far inside that goes on": deep(payload.ON_STACK, b"\x90\x01"),
+    "a tuple far inside that is cut off": deep(payload.ON_STACK, b"\x91"),
+    "a tuple far inside of nothing": deep(payload.ON_STACK, b""),
     "a list of four billion": b"\xdd\xff\xff\xff\xff",
     "a map of four billion": b"\xdf\xff\xff\xff\xff",
     "a string of four billion": b"\xdb\xff\xff\xff\xff",

@@ -35,6 +35,10 @@ frame for 10 s, so this is the slowest that carries anything: 50 kB/s."""
 DEPTH = 64
 """Containers within containers: more is a mistake or an attack."""
 
+ON_STACK = 3
+"""Tuples within tuples that are read the quick way, which takes 30 kB of the C stack for each; 64 of them
+would end the process in a thread of 512 KiB, as macOS has them.  Deeper ones are read on the heap."""
+
 TUPLE, BUFFER, BIG_INT, DATETIME, DATE, TIME, TIMEDELTA, TENSOR, NUMPY_TIME, ESCAPED, BYTES = range(1, 12)
 """Codes of our extension types.  docs/protocol.md has the bytes of each."""
 
@@ -338,19 +342,38 @@ class _Reader:
                 raise Malformed(f"extension type {code} is unknown")
 
     def _nested(self, data: bytes) -> Any:
-        # Each level takes 30 kB of the C stack; a thousand would end the process.
         if self._depth == DEPTH:
             raise Malformed(f"nested more than {DEPTH} deep")
         self._depth += 1
-        value = msgpack.unpackb(
-            data,
+        if self._depth > ON_STACK:
+            value = self._unpacked_on_heap(data)
+        else:
+            value = msgpack.unpackb(
+                data,
+                raw=False,
+                strict_map_key=False,
+                timestamp=DATETIMES,
+                object_hook=self.map,
+                ext_hook=self.extension,
+            )
+        self._depth -= 1
+        return value
+
+    def _unpacked_on_heap(self, data: bytes) -> Any:
+        # Made for each part: one that were kept would tie this reader, and the frames, into a cycle.
+        unpacker = msgpack.Unpacker(
             raw=False,
             strict_map_key=False,
             timestamp=DATETIMES,
             object_hook=self.map,
             ext_hook=self.extension,
+            max_buffer_size=0,
+            read_size=len(data) or 1,  # left out, it would be a MiB
         )
-        self._depth -= 1
+        unpacker.feed(data)
+        value = unpacker.unpack()
+        if unpacker.read_bytes(1):
+            raise Malformed("a part goes on after its end")
         return value
 
     def _buffer(self, where: bytes) -> memoryview:
