@@ -175,6 +175,22 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.parametrize(
+    ("when", "text"),
+    [
+        (datetime.datetime(2026, 10, 25, 2, 30, fold=1), b"2026-10-25T02:30:00+fold"),
+        (datetime.datetime(2026, 10, 25, 2, 30, tzinfo=UTC, fold=1), b"2026-10-25T02:30:00+00:00+fold"),
+        (datetime.time(2, 30, fold=1), b"02:30:00+fold"),
+        (datetime.datetime(2026, 10, 25, 2, 30), b"2026-10-25T02:30:00"),
+    ],
+    ids=str,
+)
+def test_a_time_stays_the_first_or_the_second_of_its_name(when: Any, text: bytes) -> None:
+    data, _ = payload.encode(when)
+    assert data.endswith(text)
+    assert (payload.decode(data), payload.decode(data).fold) == (when, when.fold)
+
+
 @settings(max_examples=200, deadline=None)
 @given(VALUES)
 def test_whatever_can_be_encoded_comes_back_as_what_it_was(item: object) -> None:
@@ -417,6 +433,8 @@ HOSTILE = {
     "a tuple of a number": extension(payload.TUPLE, b"\x01"),
     "a buffer that is not there": extension(payload.BUFFER, bytes(4)),
     "no datetime": extension(payload.DATETIME, b"tomorrow"),
+    "folded nonsense": extension(payload.DATETIME, b"+fold"),
+    "a date that is folded": extension(payload.DATE, b"2026-10-25+fold"),
     "no date": extension(payload.DATE, b"\xff"),
     "no time": extension(payload.TIME, b"25:00"),
     "no timedelta": extension(payload.TIMEDELTA, b"123"),

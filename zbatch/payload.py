@@ -49,6 +49,8 @@ _ALLOWED = "?bBhHiIlLqQefdFDSUmM"
 _PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
 _ND, _TYPE, _KIND, _SHAPE, _DATA = b"nd", b"type", b"kind", b"shape", b"data"
 _COMPLEX = b"complex"
+_FOLD = b"+fold"
+"""Behind a time that is the second of its name, when clocks were set back: ISO 8601 cannot say it."""
 _MARKED = frozenset((_ND, _COMPLEX, "nd", "complex"))
 _to_msgpack = msgspec.msgpack.Encoder().encode
 _from_msgpack = msgspec.msgpack.Decoder().decode
@@ -255,11 +257,11 @@ def _lowered_time(value: Any, path: str) -> Any:
     if kind is datetime.datetime:
         if value.tzinfo is not None and value.utcoffset() is None:
             raise TypeError(f"{path} is a datetime whose time zone has no offset")
-        return Ext(DATETIME, value.isoformat().encode())
+        return Ext(DATETIME, value.isoformat().encode() + _FOLD * value.fold)
     if kind is datetime.date:
         return Ext(DATE, value.isoformat().encode())
     if kind is datetime.time:
-        return Ext(TIME, value.isoformat().encode())
+        return Ext(TIME, value.isoformat().encode() + _FOLD * value.fold)
     if kind is datetime.timedelta:
         return Ext(TIMEDELTA, struct.pack(">iii", value.days, value.seconds, value.microseconds))
     return None
@@ -320,11 +322,11 @@ class _Reader:
             case 3:
                 return int.from_bytes(data, "big", signed=True)
             case 4:
-                return datetime.datetime.fromisoformat(data.decode())
+                return _from_iso(datetime.datetime, data)
             case 5:
                 return datetime.date.fromisoformat(data.decode())
             case 6:
-                return datetime.time.fromisoformat(data.decode())
+                return _from_iso(datetime.time, data)
             case 7:
                 days, seconds, microseconds = struct.unpack(">iii", data)
                 return datetime.timedelta(days, seconds, microseconds)
@@ -419,6 +421,11 @@ class _Reader:
             return torch.empty(sizes, dtype=dtype)
         # A tensor cannot be read-only, so it gets memory of its own.
         return torch.frombuffer(bytearray(raw), dtype=torch.uint8).view(dtype).reshape(sizes)
+
+
+def _from_iso(kind: Any, data: bytes) -> Any:
+    when = kind.fromisoformat(data.removesuffix(_FOLD).decode())
+    return when.replace(fold=1) if data.endswith(_FOLD) else when
 
 
 @lru_cache(maxsize=64)
