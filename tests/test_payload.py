@@ -516,6 +516,19 @@ def test_large_tensors_travel_beside_the_item_and_empty_ones_travel_too() -> Non
     assert (back["empty"].shape, back["empty"].dtype) == (empty.shape, empty.dtype)
 
 
+def test_a_tensor_that_is_a_view_of_its_conjugate_or_negative_travels_as_it_looks() -> None:
+    torch = pytest.importorskip("torch")
+    tensor = torch.tensor([1 + 2j, 3 - 4j])
+    for view in (tensor.conj(), tensor.conj().imag, tensor.expand(INLINE, 2).conj()):
+        assert torch.equal(travelled(view), view)
+
+
+def test_a_tensor_without_data_is_refused_by_its_path() -> None:
+    torch = pytest.importorskip("torch")
+    with pytest.raises(TypeError, match=r"item\['a'\] is a tensor on the device meta, which has no data"):
+        payload.encode({"a": torch.zeros(3, device="meta")})
+
+
 def test_a_tensor_that_arrives_may_be_changed() -> None:
     torch = pytest.importorskip("torch")
     back = travelled(torch.zeros(3, requires_grad=True))

@@ -273,7 +273,10 @@ def _lowered_tensor(value: Any, path: str, buffers: list[Buffer], torch: Any) ->
         raise TypeError(
             f"{path} is a {value.layout} tensor of {name}; wanted a dense one of {', '.join(_TORCH_DTYPES)}"
         )
-    plain = value.detach().cpu().contiguous()
+    if value.is_meta:
+        raise TypeError(f"{path} is a tensor on the device meta, which has no data")
+    # A conjugate or a negative may be a view that says so of data that are as they were.
+    plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
     raw = plain.reshape(-1).view(torch.uint8).numpy() if plain.numel() else np.empty(0, np.uint8)
     if raw.nbytes >= INLINE:
         data: Any = Ext(BUFFER, _beside(raw, buffers))
