@@ -180,6 +180,12 @@ def test_each_way_to_end_has_its_exit_code(
         ("broker --config nowhere.toml", "nowhere.toml: cannot be read: No such file or directory"),
         ("broker --batching lazy", "--batching: wanted eager or window, got 'lazy'"),
         ("frobnicate", "No such command 'frobnicate'"),
+        ("serve caf\udce9.py:Model", "MODEL: wanted UTF-8, got 'caf\\udce9.py:Model'"),
+        ("worker m:M --name caf\udce9", "--name: wanted UTF-8, got 'caf\\udce9'"),
+        ("bench caf\udce9", "--topic: wanted UTF-8, got 'caf\\udce9'"),
+        ("bench bert --item caf\udce9", "--item: wanted UTF-8, got 'caf\\udce9'"),
+        ("drain topic caf\udce9", "the name: wanted UTF-8, got 'caf\\udce9'"),
+        ("predict bert x --timeout 99999999999999999", "--timeout: wanted a year at most, got 1e+17 s"),
     ],
 )
 def test_a_mistake_is_told_in_a_sentence_at_once(arguments: str, sentence: str, started: list[Any]) -> None:

@@ -31,7 +31,7 @@ from zbatch.config import (
     WorkerSettings,
 )
 from zbatch.errors import ConfigError, ZbatchError
-from zbatch.notation import json_or_text
+from zbatch.notation import json_or_text, text
 
 if TYPE_CHECKING:
     from zbatch.client import ZClient
@@ -338,6 +338,10 @@ def drain(what: Target, name: str, undo: bool, **given: Any) -> int:
     """
     if (what == "broker") == bool(name):
         raise click.UsageError("a worker or a topic is named, a broker is not")
+    try:
+        text(name)
+    except ValueError as error:
+        raise click.UsageError(f"the name: {error}") from None
     settings = _noted(config.resolve_drain(*_said("drain", given)))
     from zbatch.admin import give
     from zbatch.security import where_asked

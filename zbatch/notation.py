@@ -19,6 +19,9 @@ import msgspec
 UNITS = {"us": (1, 1_000_000), "ms": (1, 1_000), "s": (1, 1), "m": (60, 1), "h": (3_600, 1)}
 """Seconds as fractions, so that what is written as 200us is 0.0002 and not a neighbour of it."""
 
+LONGEST = 366 * 24 * 3_600
+"""Seconds: more is a mistake, and would not fit into what carries a deadline or waits for it."""
+
 SIZES = {
     "kB": 10**3,
     "KB": 10**3,
@@ -61,6 +64,10 @@ def text(value: object) -> str:
     """Read a string."""
     if not isinstance(value, str):
         raise ValueError(f"wanted a string, got {value!r}")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # what Python makes of a shell's bytes that it cannot read
+        raise ValueError(f"wanted UTF-8, got {value!r}") from None
     return value
 
 
@@ -108,6 +115,8 @@ def seconds(value: object) -> float:
         value = float(match[1]) * times / parts
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
         raise ValueError(f"wanted {wanted}, got {value!r}")
+    if value > LONGEST:
+        raise ValueError(f"wanted a year at most, got {value!r} s")
     return float(value)
 
 
@@ -127,9 +136,18 @@ def size(value: object) -> int:
 def json_or_text(value: str) -> object:
     """Return what the JSON says, or the string itself where it is none."""
     try:
-        return msgspec.json.decode(value)
+        return msgspec.json.decode(text(value))
     except msgspec.DecodeError:
         return value
+    except RecursionError:
+        raise ValueError(f"wanted JSON that is less deep, got {value[:20]!r}...") from None
+
+
+def item(value: object) -> str:
+    """Read an item to send: JSON, or else a string."""
+    written = text(value)
+    json_or_text(written)
+    return written
 
 
 # --- several values ------------------------------------------------------------------------------
@@ -322,6 +340,7 @@ def _key(key: str) -> str:
 # --- the kinds -----------------------------------------------------------------------------------
 
 TEXT = Written("TEXT", text, toml)
+ITEM = Written("TEXT", item, toml)
 WHOLE = Written("N", whole, toml)
 NUMBER = Written("X", number, toml)
 FLAG = Written("", flag, toml)

@@ -29,6 +29,7 @@ BACKEND = "tcp://127.0.0.1:5556"
 """Where workers find it."""
 
 Text = Annotated[str, notation.TEXT]
+Item = Annotated[str, notation.ITEM]
 Whole = Annotated[int, notation.WHOLE]
 Number = Annotated[float, notation.NUMBER]
 Flag = Annotated[bool, notation.FLAG]
@@ -464,7 +465,7 @@ class BenchSettings(Settings, frozen=True):
     items: Whole = 1
     """Items per request."""
 
-    item: Text = "hello"
+    item: Item = "hello"
     """What to send: JSON, or else a string."""
 
     size: Size | None = None
