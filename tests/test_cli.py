@@ -83,7 +83,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     return seen
 
 
-def zbatch(*arguments: str, stdin: str | None = None) -> Result:
+def zbatch(*arguments: str, stdin: str | bytes | None = None) -> Result:
     return CliRunner().invoke(cli.main, list(arguments), input=stdin)
 
 
@@ -218,7 +218,34 @@ def test_predict_prints_one_line_of_json_for_each_item() -> None:
 def test_predict_reads_stdin_and_a_failed_item_keeps_its_line() -> None:
     result = zbatch("predict", "bert", stdin="1\n\nbad\r\n3\n")
     assert (result.exit_code, result.stdout) == (1, "2\n\n6\n")
-    assert result.stderr == "item 2: ModelFailed: KeyError: no such word\n"
+    assert result.stderr == "item 1: ModelFailed: KeyError: no such word\n"
+
+
+def test_predict_refuses_what_cannot_be_sent_and_asks_for_the_others() -> None:
+    items = ("caf\udce9", "1", "[" * 3_000, "[" * 100 + "]" * 100, "2", "caf\udce9")
+    result = zbatch("predict", "bert", *items)
+    assert (result.exit_code, result.stdout) == (1, "\n2\n\n\n4\n\n")
+    told = [line.partition(", got ")[0].partition("[0]")[0] for line in result.stderr.splitlines()]
+    assert told == [
+        "item 0: BadRequest: wanted UTF-8",
+        "item 2: BadRequest: wanted JSON that is less deep",
+        "item 3: BadRequest: item",
+        "item 5: BadRequest: wanted UTF-8",
+    ]
+
+
+def test_predict_reads_on_after_a_line_that_is_no_utf_8() -> None:
+    result = zbatch("predict", "bert", stdin=b"1\n\xff\n3\n")
+    assert (result.exit_code, result.stdout) == (1, "2\n\n6\n")
+    assert result.stderr == "item 1: BadRequest: wanted UTF-8, got '\\udcff'\n"
+
+
+def test_predict_without_items_and_with_stdin_closed_says_how_to_name_some() -> None:
+    command = [sys.executable, "-m", "zbatch", "predict", "bert"]
+    closed = ["sh", "-c", 'exec "$@" <&-', "sh", *command]
+    found = subprocess.run(closed, capture_output=True, text=True, timeout=60, check=False)
+    assert found.returncode == 2
+    assert "no item: name some, or pipe in one a line" in found.stderr
 
 
 def test_predict_without_items_on_a_terminal_says_how_to_name_some(monkeypatch: pytest.MonkeyPatch) -> None:

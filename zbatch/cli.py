@@ -9,6 +9,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 interrupted.
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,7 +31,7 @@ from zbatch.config import (
     StatusSettings,
     WorkerSettings,
 )
-from zbatch.errors import ConfigError, ZbatchError
+from zbatch.errors import BadRequest, ConfigError, ZbatchError
 from zbatch.notation import json_or_text, text
 
 if TYPE_CHECKING:
@@ -258,7 +259,7 @@ def predict(item: tuple[str, ...], **given: Any) -> int:
     """Ask the model TOPIC for each ITEM, or for each line of stdin.
 
     An item is JSON, or else a string.  Prints one line of JSON for each item, in order; an empty one
-    for an item that failed, whose error is told on stderr.
+    for an item that failed, whose error is told on stderr.  Items are counted from 0, as in Python.
 
     \b
     zbatch predict bert "how are you" "fine, thanks"
@@ -266,11 +267,11 @@ def predict(item: tuple[str, ...], **given: Any) -> int:
     zbatch predict bert < sentences.txt > vectors.jsonl
     """
     settings = _noted(config.resolve_client(*_said("predict", given)))
-    if not item and sys.stdin.isatty():
+    # Where stdin is closed, Python has none.
+    if not item and (sys.stdin is None or sys.stdin.isatty()):
         raise click.UsageError("no item: name some, or pipe in one a line")
     from zbatch.client import ZClient
 
-    items = (json_or_text(text) for text in item or _lines_of_stdin())
     client: ZClient[Any, Any] = ZClient(
         settings.endpoint,
         topic=settings.topic,
@@ -279,7 +280,7 @@ def predict(item: tuple[str, ...], **given: Any) -> int:
         timing=settings.timing,
     )
     with client:
-        return _print_outcomes(client, items, settings)
+        return _print_outcomes(client, item or _lines_of_stdin(), settings)
 
 
 @main.command(cls=Command)
@@ -440,17 +441,25 @@ def keys_add(folder: str, role: str, name: str) -> int:
 
 
 def _lines_of_stdin() -> Iterator[str]:
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # A line that is no UTF-8 is refused as an item; the others are read.
+        sys.stdin.reconfigure(errors="surrogateescape")
     for line in sys.stdin:
         if line.strip():
             yield line.rstrip("\r\n")
 
 
-def _print_outcomes(client: ZClient[Any, Any], items: Iterable[object], settings: ClientSettings) -> int:
+def _print_outcomes(client: ZClient[Any, Any], texts: Iterable[str], settings: ClientSettings) -> int:
     code = 0
+    refused: dict[int, BadRequest] = {}
     outcomes = client.map(
-        items, window=settings.window, priority=settings.priority, key=settings.key, return_exceptions=True
+        _items(texts, refused),
+        window=settings.window,
+        priority=settings.priority,
+        key=settings.key,
+        return_exceptions=True,
     )
-    for place, outcome in enumerate(outcomes, 1):
+    for place, outcome in enumerate(_in_order(outcomes, refused)):
         if isinstance(outcome, BaseException):
             code = Failure.exit_code
             click.echo(f"item {place}: {_sentence(outcome)}", err=True)
@@ -458,6 +467,34 @@ def _print_outcomes(client: ZClient[Any, Any], items: Iterable[object], settings
         else:
             click.echo(msgspec.json.encode(outcome, enc_hook=_as_json))
     return code
+
+
+def _items(texts: Iterable[str], refused: dict[int, BadRequest]) -> Iterator[object]:
+    """Yield the items that can be sent; why another cannot is noted under its place."""
+    from zbatch.payload import encode
+
+    for place, written in enumerate(texts):
+        try:
+            item = json_or_text(written)
+            encode(item)
+        except (TypeError, ValueError) as error:
+            refused[place] = BadRequest(str(error))
+        else:
+            yield item
+
+
+def _in_order(outcomes: Iterable[object], refused: Mapping[int, BadRequest]) -> Iterator[object]:
+    """Yield the outcome of every item; those before one that was sent have been looked at by then."""
+    place = 0
+    for outcome in outcomes:
+        while place in refused:
+            yield refused[place]
+            place += 1
+        yield outcome
+        place += 1
+    while place in refused:
+        yield refused[place]
+        place += 1
 
 
 def _as_json(value: Any) -> object:
