@@ -5,6 +5,7 @@ What runs behind a command is a small real thing here; tests/live starts the pro
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -163,6 +164,36 @@ def test_each_way_to_end_has_its_exit_code(
     monkeypatch.setitem(sys.modules, "zbatch.broker", SimpleNamespace(run=run))
     result = zbatch("broker")
     assert (result.exit_code, result.output) == (code, text)
+
+
+@pytest.mark.parametrize(("lack", "sentence"), cli.SCARCE.items())
+def test_what_the_host_lacks_is_told_in_a_sentence(
+    monkeypatch: pytest.MonkeyPatch, lack: int, sentence: str
+) -> None:
+    def run(settings: object) -> int:
+        raise OSError(lack, os.strerror(lack))
+
+    monkeypatch.setitem(sys.modules, "zbatch.broker", SimpleNamespace(run=run))
+    result = zbatch("broker")
+    assert (result.exit_code, result.output) == (1, f"Error: {sentence}\n")
+
+
+def test_another_error_of_the_system_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(settings: object) -> int:
+        raise PermissionError(errno.EACCES, "not yours")
+
+    monkeypatch.setitem(sys.modules, "zbatch.broker", SimpleNamespace(run=run))
+    assert isinstance(zbatch("broker").exception, PermissionError)
+
+
+@pytest.mark.parametrize("arguments", ["config broker", "config broker --json", "--help", "--version"])
+def test_a_full_disk_is_told_in_a_sentence(arguments: str) -> None:
+    with open("/dev/full", "w") as full:
+        command = [sys.executable, "-m", "zbatch", *arguments.split()]
+        found = subprocess.run(
+            command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False
+        )
+    assert (found.returncode, found.stderr) == (1, "Error: no space left on the device that is written to\n")
 
 
 # --- mistakes ------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or settings, 130 interrupted.
 
 from __future__ import annotations
 
+import errno
 import io
 import sys
 import time
@@ -40,6 +41,13 @@ if TYPE_CHECKING:
 
 INTERRUPTED = 130
 """What a shell says of a command that Ctrl-C ended."""
+
+SCARCE = {
+    errno.EMFILE: "too many open files for one process; allow more with ulimit -n",
+    errno.ENFILE: "too many open files on this host",
+    errno.ENOSPC: "no space left on the device that is written to",
+}
+"""What a host may lack, whatever a command does; every other error of the system keeps its traceback."""
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -106,6 +114,16 @@ class Command(click.Command):
 
 class Commands(click.Group):
     """All commands; turns what they return or raise into exit codes."""
+
+    def main(self, *arguments: Any, **options: Any) -> Any:
+        """Run the command line, help texts included."""
+        try:
+            return super().main(*arguments, **options)
+        except OSError as error:
+            if error.errno not in SCARCE:
+                raise
+            Failure(SCARCE[error.errno]).show()
+            sys.exit(Failure.exit_code)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command that was asked for."""

@@ -180,6 +180,7 @@ def bench(settings: BenchSettings) -> int:
         figures["batch"] = _mean_batch(before, _of_topic(client, settings.topic))
     if settings.json:
         sys.stdout.write(msgspec.json.encode(figures).decode() + "\n")
+        sys.stdout.flush()
     else:
         console().print(report(figures))
     if interrupted:
