@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 import click
@@ -22,6 +22,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from zbatch import cli, config, screen
+from zbatch.__main__ import run
 from zbatch.config import BenchSettings, BrokerSettings, ServeSettings, WorkerSettings
 from zbatch.errors import BrokerUnreachable, ConfigError, ModelFailed
 
@@ -433,6 +434,27 @@ def test_help_needs_neither_sockets_nor_tables() -> None:
 def test_the_package_can_be_run() -> None:
     shown = subprocess.run([sys.executable, "-m", "zbatch", "-h"], capture_output=True, text=True, check=True)
     assert shown.stdout.startswith("Usage: zbatch [OPTIONS] COMMAND")
+
+
+class Interrupting(ModuleType):
+    """A module during whose import, or in whose function, Ctrl-C is pressed."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise KeyboardInterrupt
+
+
+def interrupted(**options: Any) -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("module", [Interrupting("zbatch.cli"), SimpleNamespace(main=interrupted)])
+def test_ctrl_c_ends_a_command_that_is_still_being_loaded(
+    module: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "zbatch.cli", module)
+    with pytest.raises(SystemExit) as ended:
+        run()
+    assert ended.value.code == 130
 
 
 # --- the files of configs/ -------------------------------------------------------------------------
