@@ -383,12 +383,38 @@ def test_config_prints_a_file_that_says_the_same_and_where_each_setting_came_fro
     )
 
 
-@pytest.mark.parametrize("command", ["broker", "predict topic", "status", "bench", "serve m:M"])
+COMMANDS = ["broker", "predict topic", "status", "bench", "serve m:M", "worker", "serve", "predict", "drain"]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
 def test_config_knows_every_command(command: str, tmp_path: Path) -> None:
     result = zbatch("config", *command.split())
     assert result.exit_code == 0
     (tmp_path / "z.toml").write_text(result.stdout)
     config.load(tmp_path / "z.toml")
+
+
+@pytest.mark.parametrize("command", ["worker --num 2", "serve --num 2"])
+def test_config_leaves_a_model_open_that_is_not_named(command: str, tmp_path: Path) -> None:
+    result = zbatch("config", *command.split())
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert {'# model = "path/file.py:Name" # not given', "num = 2 # --num"} <= set(lines)
+    (tmp_path / "z.toml").write_text(result.stdout)
+    again = zbatch(command.partition(" ")[0], "--config", str(tmp_path / "z.toml"))
+    assert "model: wanted one, got none; name it on the command line or as model = ..." in again.stderr
+
+
+def test_config_says_what_else_is_wrong_where_a_model_cannot_be_left_open(tmp_path: Path) -> None:
+    (tmp_path / "z.toml").write_text('[[worker]]\nmodel = "m:M"\n[[worker]]\ntopic = "b"\n')
+    result = zbatch("config", "serve", "--config", str(tmp_path / "z.toml"))
+    assert result.exit_code == 2
+    assert "model: wanted one, got none" in result.stderr
+
+
+def test_config_shows_what_drain_would_use() -> None:
+    result = zbatch("config", "drain", "worker", "gpu-1", "--timeout", "7s")
+    assert (result.exit_code, result.stdout.splitlines()[0]) == (0, "[drain]")
+    assert 'timeout = "7s"                                      # --timeout' in result.stdout.splitlines()
 
 
 def test_config_prints_json_for_programs() -> None:

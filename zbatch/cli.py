@@ -14,6 +14,7 @@ import io
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
@@ -377,7 +378,17 @@ COMMANDS = {
     "predict": predict,
     "status": status,
     "bench": bench,
+    "drain": drain,
 }
+
+
+def _with_less(command: click.Command) -> click.Command:
+    """Return a command that shows its settings also where it would not be told enough to run."""
+    lenient = copy(command)
+    lenient.params = [copy(one) for one in command.params]
+    for one in lenient.params:
+        one.required = False
+    return lenient
 
 
 @main.command("config", context_settings={"ignore_unknown_options": True})
@@ -389,13 +400,13 @@ def show_config(ctx: click.Context, command: str, rest: tuple[str, ...], as_json
     """Print effective settings and where each came from.
 
     They are those that COMMAND would run on with these options.  What is printed is a TOML file that
-    can be used with --config.
+    can be used with --config.  What must be named and is not, such as a model, is left open.
 
     \b
     zbatch config broker
     zbatch config worker bert.py:Bert --config farm.toml --gpu cpu
     """
-    asked = COMMANDS[command].make_context(command, list(rest), parent=ctx.parent)
+    asked = _with_less(COMMANDS[command]).make_context(command, list(rest), parent=ctx.parent)
     resolve: dict[str, Callable[..., Resolved[Any]]] = {
         "broker": config.resolve_broker,
         "worker": config.resolve_worker,
@@ -403,9 +414,11 @@ def show_config(ctx: click.Context, command: str, rest: tuple[str, ...], as_json
         "predict": config.resolve_client,
         "status": config.resolve_status,
         "bench": config.resolve_bench,
+        "drain": config.resolve_drain,
     }
-    asked.params.pop("item", None)
-    found = resolve[command](*_said(command, asked.params))
+    for name in ("item", "what", "name", "undo") if command in ("predict", "drain") else ():
+        asked.params.pop(name, None)
+    found = config.as_far_as_given(resolve[command], *_said(command, asked.params))
     settings = _noted(found)
     if as_json:
         click.echo(msgspec.json.encode({"settings": settings, "sources": found.sources}))

@@ -12,6 +12,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -50,6 +51,7 @@ __all__ = [
     "DrainSettings",
     "Leaf",
     "Limits",
+    "NotGiven",
     "Resolved",
     "ServeSettings",
     "Settings",
@@ -246,6 +248,14 @@ def _notes(command: str, kinds: Sequence[type[Settings]]) -> tuple[str, ...]:
 # --- from all sources ----------------------------------------------------------------------------
 
 
+NOT_GIVEN = "not given"
+"""The source of a setting that must be named and was not; its value stands for it in what people read."""
+
+
+class NotGiven(Wrong):
+    """A setting that has no default, and nobody named."""
+
+
 class Resolved(NamedTuple, Generic[S]):
     """Settings, and for each (by its path) where it came from."""
 
@@ -253,6 +263,22 @@ class Resolved(NamedTuple, Generic[S]):
     sources: dict[str, str]
     notes: tuple[str, ...]
     """Sentences about what was found and not used."""
+
+
+def as_far_as_given(
+    resolve: Callable[[Mapping[str, Any], str | None], Resolved[S]],
+    given: Mapping[str, Any],
+    file: str | None = None,
+) -> Resolved[S]:
+    """Return what ``resolve`` does; a model that nobody named is left open instead of refused."""
+    try:
+        return resolve(given, file)
+    except NotGiven as missing:
+        with suppress(ConfigError):
+            found = resolve({**given, missing.field: "path/file.py:Name"}, file)
+            opened = {path: NOT_GIVEN for path in found.sources if path.rpartition(".")[2] == missing.field}
+            return found._replace(sources=found.sources | opened)
+        raise
 
 
 def resolve_broker(given: Mapping[str, Any], file: str | None = None) -> Resolved[BrokerSettings]:
@@ -411,6 +437,8 @@ def _settle(kind: type[S], layers: Sequence[_Layer]) -> Resolved[S]:
                 labels[leaf.path] = label
     try:
         return Resolved(_build(kind, values), sources, ())
+    except NotGiven:
+        raise
     except Wrong as wrong:
         raise ConfigError(f"{labels.get(wrong.field, wrong.field)}: {wrong.sentence}") from None
 
@@ -424,7 +452,7 @@ def _build(kind: type[S], values: Mapping[str, Any], prefix: str = "") -> S:
         elif path in values:
             chosen[field.name] = values[path]
         elif field.required:
-            raise Wrong(
+            raise NotGiven(
                 path, f"wanted one, got none; name it on the command line or as {path} = ... in a file"
             )
     try:
@@ -445,9 +473,10 @@ def to_toml(
             table = inner
             lines += ["", f"[{title.strip('[]')}.{inner}]"]
         line = f"{name} = {leaf.show(values[leaf.path])}"
+        source = sources[prefix + leaf.path] if sources else ""
         # TOML has no word for none; left out it is the default, which is none wherever none is allowed.
-        line = line if values[leaf.path] is not None else f"# {line}"
-        lines.append(f"{line:<50}  # {sources[prefix + leaf.path]}" if sources else line)
+        line = line if values[leaf.path] is not None and source != NOT_GIVEN else f"# {line}"
+        lines.append(f"{line:<50}  # {source}" if source else line)
     return "\n".join(lines) + "\n"
 
 
