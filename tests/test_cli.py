@@ -247,6 +247,22 @@ def test_predict_prints_one_line_of_json_for_each_item() -> None:
     ]
 
 
+def test_predict_takes_negative_numbers_as_items_among_options() -> None:
+    result = zbatch(
+        *("predict", "bert", "1", "-1", "--priority", "-2", "-.5", "-1e2", "--endpoint", "ipc:///f", "-3")
+    )
+    assert result.stdout.splitlines() == ["2", "-2", '"-.5-.5"', "-200.0", "-6"]
+    assert FakeClient.made[1][1] == ("priority", -2)
+    assert zbatch("predict", "bert", "--", "-1", "-x").stdout.splitlines() == ["-2", '"-x-x"']
+
+
+def test_predict_says_where_an_item_goes_that_looks_like_an_option() -> None:
+    found = zbatch("predict", "bert", "-x")
+    assert (found.exit_code, found.stdout) == (2, "")
+    assert "No such option '-x'. An item that begins with a dash goes behind --" in found.stderr
+    assert "behind --" not in zbatch("predict", "bert", "--timeot", "5s").stderr
+
+
 def test_predict_reads_stdin_and_a_failed_item_keeps_its_line() -> None:
     result = zbatch("predict", "bert", stdin="1\n\nbad\r\n3\n")
     assert (result.exit_code, result.stdout) == (1, "2\n\n6\n")

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import io
+import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -111,6 +112,31 @@ class Command(click.Command):
             f"Each option can also be said as ZBATCH_{name.upper()}_<OPTION>, or under [{SECTIONS[name]}] "
             "in the file of --config.  The command line wins over the environment, that over the file."
         )
+
+
+class Asking(Command):
+    """A command whose arguments may be negative numbers."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the command line; what begins like a negative number is no option."""
+        try:
+            rest = super().parse_args(ctx, [f"\0{one}" if _NEGATIVE.match(one) else one for one in args])
+        except click.NoSuchOption as error:
+            if error.possibilities:
+                raise
+            told = f"{error.message} An item that begins with a dash goes behind --"
+            raise click.NoSuchOption(error.option_name, told, ctx=ctx) from None
+        ctx.params = {name: _unmarked(value) for name, value in ctx.params.items()}
+        return rest
+
+
+_NEGATIVE = re.compile(r"-\.?\d")
+
+
+def _unmarked(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return tuple(_unmarked(one) for one in value)
+    return value.removeprefix("\0") if isinstance(value, str) else value
 
 
 class Commands(click.Group):
@@ -270,7 +296,7 @@ def serve(**given: Any) -> int:
     return run(settings)
 
 
-@main.command(cls=Command)
+@main.command(cls=Asking)
 @click.argument("topic")
 @click.argument("item", nargs=-1)
 @_options(config.leaves(ClientSettings), without=("topic",))
