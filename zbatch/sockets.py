@@ -139,7 +139,7 @@ def bind(
 
 
 class Bound:
-    """A listening socket, and the locks on its ipc paths."""
+    """A listening socket, its ipc paths and the locks on them."""
 
     def __init__(self, socket: zmq.Socket[bytes], group: str = "") -> None:
         self.socket = socket
@@ -147,6 +147,7 @@ class Bound:
         self.endpoints: list[str] = []
         """Where it listens; a port that was left to the system is named."""
         self._locks: list[tuple[int, Path]] = []
+        self._paths: list[Path] = []
 
     def add(self, endpoint: str) -> None:
         """Listen on one more endpoint; of a path only this user, and a group that is named, may use it."""
@@ -162,13 +163,19 @@ class Bound:
             self.socket.bind(endpoint)
         finally:
             os.umask(before)
+        self._paths.append(path)
         if self._group:
             self._open_to_group(path, 0o660)
         self.endpoints.append(endpoint)
 
     def close(self, linger: int = 0) -> None:
-        """Stop listening."""
+        """Stop listening; what lies at the paths is removed while they are still locked."""
         self.socket.close(linger)
+        # libzmq leaves the socket behind; who lists the folder would think that a broker runs.
+        for path in self._paths:
+            with suppress(OSError):
+                path.unlink()
+        self._paths.clear()
         for descriptor, path in self._locks:
             with suppress(OSError):
                 path.unlink()

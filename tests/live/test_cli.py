@@ -40,6 +40,18 @@ def test_an_endpoint_in_use_is_told_in_a_sentence(run: Start, endpoints: tuple[s
     assert "Traceback" not in second.stderr
 
 
+def test_a_broker_that_ends_leaves_no_socket_behind_and_takes_none_of_another(
+    run: Start, endpoints: tuple[str, ...], tmp_path: Path
+) -> None:
+    first = run("broker", *endpoints)
+    first.says("broker started")
+    assert zbatch("broker", *endpoints).returncode == 2
+    assert {path.name for path in tmp_path.iterdir()} >= {"front", "front.lock", "back", "back.lock"}
+    first.signal(signal.SIGTERM)
+    assert first.ends() == 0
+    assert not list(tmp_path.glob("front*")) + list(tmp_path.glob("back*"))
+
+
 def test_a_port_in_use_is_told_in_a_sentence(run: Start, tmp_path: Path) -> None:
     import socket
 
