@@ -171,9 +171,9 @@ def test_of_several_workers_a_name_or_topic_picks_one(write: Write, monkeypatch:
     monkeypatch.delenv("ZBATCH_WORKER_NAME")
     with pytest.raises(ConfigError) as caught:
         config.resolve_worker({}, file)
-    assert str(caught.value) == (
-        "z.toml: has 2 [[worker]] tables (first, bert); say which one with --name, got None"
-    )
+    assert str(caught.value) == ("z.toml: has 2 [[worker]] tables (first, bert); say which one with --name")
+    with pytest.raises(ConfigError, match=r"say which one with --name, got 'berd'$"):
+        config.resolve_worker({"name": "berd"}, file)
 
 
 # --- clients -------------------------------------------------------------------------------------

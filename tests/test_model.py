@@ -191,11 +191,18 @@ def test_a_missing_module_names_the_nearest_and_where_it_was_sought(tmp_path: Pa
 def test_a_path_without_py_is_no_module() -> None:
     write("models/bert.py")
     wanted = "wanted package.module:Name or path/file.py:Name"
-    assert (
-        refusal("models/bert:Shout") == f"model is in 'models/bert', {wanted}; did you mean models/bert.py?"
+    assert refusal("models/bert:Shout") == (
+        f"model is 'models/bert:Shout', {wanted}; did you mean models/bert.py:Shout?"
     )
-    assert refusal("models/berd:Shout") == f"model is in 'models/berd', {wanted}"
-    assert refusal(".bert:Shout") == f"model is in '.bert', {wanted}"
+    assert refusal("models/berd:Shout") == f"model is 'models/berd:Shout', {wanted}"
+    assert refusal(".bert:Shout") == f"model is '.bert:Shout', {wanted}"
+
+
+def test_a_name_with_a_colon_too_many_is_told_whole() -> None:
+    assert refusal("bert.py:Shout:x") == (
+        "model is 'bert.py:Shout:x', wanted package.module:Name or path/file.py:Name; "
+        "did you mean bert.py:Shout?"
+    )
 
 
 @pytest.mark.parametrize("name", ["lambda batch: batch", "shouting.py", "a/b:Shout", "nowhere.py:Shout"])
@@ -282,10 +289,11 @@ def test_a_class_without_predict_is_told_what_it_has() -> None:
     assert refused(Far).endswith("Far has no method predict(self, batch); it has run")
 
 
-@pytest.mark.parametrize(("model", "kind"), [(7, "int"), (os, "module"), (None, "NoneType")])
+@pytest.mark.parametrize(("model", "kind"), [(7, "an int"), ([], "a list"), (os, "a module"), (None, "None")])
 def test_what_is_no_model_is_told_what_it_is(model: Any, kind: str) -> None:
-    assert refused(model).endswith(
-        f"is a {kind} without predict; wanted a function predict(batch), or a class or an object with one"
+    assert refused(model) == (
+        f"the model is {kind} without predict; "
+        "wanted a function predict(batch), or a class or an object with one"
     )
 
 
@@ -377,6 +385,11 @@ def test_an_example_runs_as_a_batch_of_one_even_if_it_is_none() -> None:
         (
             "a",
             "predict returned a str for a batch of 1; "
+            "wanted a sequence, such as a list, with one output for each item",
+        ),
+        (
+            7,
+            "predict returned an int for a batch of 1; "
             "wanted a sequence, such as a list, with one output for each item",
         ),
     ],
@@ -536,7 +549,7 @@ def test_rows_of_an_array_are_outputs() -> None:
         ({1: 2, 3: 4}, "a dict"),
         ({1, 2}, "a set"),
         ((item for item in (1, 2)), "a generator"),
-        (7, "a int"),
+        (7, "an int"),
         (np.array(7), "a ndarray without rows"),
         (Table(), "a Table"),
     ],

@@ -80,7 +80,8 @@ def test_without_source_there_are_no_explanations_and_no_errors(monkeypatch: pyt
         (lambda: WorkerSettings("m:M", slots=65), "slots: wanted at most 64, got 65"),
         (
             lambda: WorkerSettings("bert.py"),
-            "model: wanted package.module:Name or path/file.py:Name, got 'bert.py'",
+            "model: wanted package.module:Name or path/file.py:Name, got 'bert.py'; "
+            "did you forget :Name after bert.py?",
         ),
         (
             lambda: WorkerSettings("m:M", backend=()),

@@ -297,9 +297,10 @@ def resolve_worker(given: Mapping[str, Any], file: str | None = None) -> Resolve
 def _pick(file: str | None, tables: Sequence[Table], name: object) -> Table:
     names = [str(table.values.get("name") or table.values.get("topic", "default")) for table in tables]
     if names.count(str(name)) != 1:
+        got = "" if name is None else f", got {name!r}"
         raise ConfigError(
             f"{file}: has {len(tables)} [[worker]] tables ({', '.join(names)}); "
-            f"say which one with --name, got {name!r}"
+            f"say which one with --name{got}"
         )
     return tables[names.index(str(name))]
 

@@ -184,8 +184,15 @@ def _named(results: Any) -> str:
     if results is None:
         return "None (is a return missing?)"
     if getattr(results, "shape", None) == ():
-        return f"a {type(results).__name__} without rows"
-    return f"a {type(results).__name__}"
+        return f"{_some(results)} without rows"
+    return _some(results)
+
+
+def _some(value: object) -> str:
+    kind = type(value).__name__
+    if value is None:
+        return "None"
+    return f"an {kind}" if kind[0] in "aeioAEIO" else f"a {kind}"
 
 
 def check_name(name: str) -> None:
@@ -237,8 +244,10 @@ def _parted(name: str) -> tuple[str, str]:
         hint = f"; did you forget :Name after {name}?" if name.endswith(".py") else ""
         raise ConfigError(f"model is {name!r}, wanted {WANTED}{hint}")
     if not place.endswith(".py") and not all(part.isidentifier() for part in place.split(".")):
-        hint = f"; did you mean {place}.py?" if Path(f"{place}.py").is_file() else ""
-        raise ConfigError(f"model is in {place!r}, wanted {WANTED}{hint}")
+        hint = f"; did you mean {place}.py:{attribute}?" if Path(f"{place}.py").is_file() else ""
+        if ":" in place:
+            hint = f"; did you mean {place}?"
+        raise ConfigError(f"model is {name!r}, wanted {WANTED}{hint}")
     return place, attribute
 
 
@@ -272,8 +281,9 @@ def _predict_of(model: Any, shown: str) -> Callable[[Any], Any]:
     predict = getattr(model, "predict", None)
     if not callable(predict):
         if not callable(model) or isinstance(model, ModuleType):
+            kind = type(model).__name__
             raise ConfigError(
-                f"{shown} is a {type(model).__name__} without predict; "
+                f"{'the model' if shown == kind else shown} is {_some(model)} without predict; "
                 "wanted a function predict(batch), or a class or an object with one"
             )
         predict = model

@@ -333,7 +333,8 @@ class WorkerSettings(Settings, frozen=True):
         if self.slots > 64:
             raise Wrong("slots", f"wanted at most 64, got {self.slots}")
         if not all(self.model.rpartition(":")):
-            raise Wrong("model", f"wanted package.module:Name or path/file.py:Name, got {self.model!r}")
+            hint = f"; did you forget :Name after {self.model}?" if self.model.endswith(".py") else ""
+            raise Wrong("model", f"wanted package.module:Name or path/file.py:Name, got {self.model!r}{hint}")
         if not self.backend:
             raise Wrong("backend", f"wanted an endpoint such as {BACKEND}, got none")
 
