@@ -13,7 +13,7 @@ import pytest
 
 from zbatch import loadgen
 from zbatch.config import BenchSettings
-from zbatch.errors import NoWorkers, Overloaded
+from zbatch.errors import BrokerUnreachable, NoWorkers, Overloaded
 from zbatch.loadgen import Answer, Load, Tally
 
 
@@ -173,21 +173,36 @@ class FakeClient:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def predict(self, items: list[Any]) -> list[Any]:
-        if self.error is not None:
-            raise self.error
-        return items
-
     def submit(self, items: list[Any]) -> Future[Any]:
-        if self.interrupt:
+        if self.interrupt and self.answered:
             raise KeyboardInterrupt
         self.answered += 8
-        future: Future[Any] = Future()
-        future.set_result(items)
-        return future
+        self.last: Future[Any] = Future()
+        if self.error is not None:
+            self.last.set_exception(self.error)
+        else:
+            self.last.set_result(items)
+        return self.last
 
-    def status(self) -> dict[str, Any]:
+    def status(self, timeout: float = 5.0) -> dict[str, Any]:
         return {"topics": {"bert": {"answered": self.answered, "batches": self.answered // 8}}}
+
+
+class LateClient(FakeClient):
+    """Answers once it has been asked how it is."""
+
+    says: ClassVar[Any] = {}
+
+    def submit(self, items: list[Any]) -> Future[Any]:
+        self.last = Future()
+        return self.last
+
+    def status(self, timeout: float = 5.0) -> dict[str, Any]:
+        self.last.set_exception(NoWorkers("its time is over"))
+        if isinstance(self.says, BaseException):
+            raise self.says
+        found: dict[str, Any] = self.says
+        return found
 
 
 @pytest.fixture
@@ -227,6 +242,32 @@ def test_bench_of_a_topic_that_nobody_serves_fails_before_it_begins(
         loadgen.bench(brief)
 
 
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        (
+            {"topics": {"bert": {"workers": 0}, "resnet": {"workers": 2}}},
+            "topic 'bert' has no worker; served here: resnet",
+        ),
+        ({"topics": {"bert": {"workers": 1}}}, "no answer yet: its workers are busy"),
+        (BrokerUnreachable("no broker answered"), "no broker answered"),
+    ],
+)
+def test_bench_says_why_nothing_comes_long_before_its_time_is_over(
+    says: object,
+    told: str,
+    monkeypatch: pytest.MonkeyPatch,
+    brief: BenchSettings,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(loadgen, "ZClient", LateClient)
+    monkeypatch.setattr(loadgen, "PATIENCE", 0.0)
+    monkeypatch.setattr(LateClient, "says", says)
+    with pytest.raises(NoWorkers):
+        loadgen.bench(brief)
+    assert capsys.readouterr().err.splitlines()[1:] == [told]
+
+
 def test_bench_prints_what_it_has_when_it_is_interrupted(
     monkeypatch: pytest.MonkeyPatch, brief: BenchSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -252,7 +293,7 @@ def test_the_live_line_tells_how_it_goes() -> None:
 def test_a_broker_that_does_not_show_its_state_costs_only_the_mean_batch(
     monkeypatch: pytest.MonkeyPatch, brief: BenchSettings, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def refuse(client: FakeClient) -> dict[str, Any]:
+    def refuse(client: FakeClient, timeout: float = 5.0) -> dict[str, Any]:
         raise NoWorkers("not now")
 
     monkeypatch.setattr(FakeClient, "status", refuse)

@@ -14,7 +14,7 @@ import time
 from array import array
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ from zbatch.client import ZClient
 from zbatch.config import BenchSettings
 from zbatch.errors import ZbatchError
 from zbatch.notation import json_or_text
-from zbatch.screen import console, milliseconds, number, plain, seconds
+from zbatch.screen import console, milliseconds, number, plain, seconds, trouble
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99_9": 0.999}
 
@@ -39,6 +39,9 @@ ARRAYS = 16
 
 LOOK = 0.5
 """Seconds between two live lines."""
+
+PATIENCE = 0.7
+"""Seconds that the first answer may take before one wants to know why, and until the broker has said so."""
 
 Ask = Callable[[list[Any]], "Future[Any]"]
 Show = Callable[["Tally", float], None]
@@ -165,7 +168,7 @@ def bench(settings: BenchSettings) -> int:
     )
     with client:
         narrator.print(Text(plain(f"asking {settings.topic} at {','.join(settings.endpoint)}"), "dim"))
-        client.predict(next(_items(settings)))
+        _wait_for_first(client, settings, narrator)
         before = _of_topic(client, settings.topic)
         interrupted = False
         with Live(console=narrator, auto_refresh=False, transient=True) as live:
@@ -244,6 +247,20 @@ def _live_line(live: Live, settings: BenchSettings) -> Show:
 
 def _nothing(tally: Tally, now: float) -> None:
     """Show no live line where nobody watches."""
+
+
+def _wait_for_first(client: ZClient[Any, Any], settings: BenchSettings, narrator: Console) -> None:
+    first = client.submit(next(_items(settings)))
+    if not wait([first], PATIENCE).done:
+        narrator.print(Text(plain(_why_nothing_comes(client, settings.topic))))
+    first.result()
+
+
+def _why_nothing_comes(client: ZClient[Any, Any], topic: str) -> str:
+    try:
+        return trouble(client.status(timeout=PATIENCE), topic) or "no answer yet: its workers are busy"
+    except ZbatchError as error:
+        return str(error)
 
 
 def _of_topic(client: ZClient[Any, Any], topic: str) -> Mapping[str, Any]:
