@@ -5,6 +5,8 @@ from __future__ import annotations
 import concurrent.futures
 import copy
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -134,3 +136,9 @@ def test_errors_survive_pickling_and_copying(error: ZbatchError) -> None:
     for other in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert (type(other), str(other)) == (type(error), str(error))
         assert vars(other).keys() == vars(error).keys()
+
+
+def test_the_tree_is_found_on_the_package_and_loaded_when_it_is_asked_for() -> None:
+    code = "import sys, zbatch; print('zbatch.errors' in sys.modules, zbatch.errors.NoWorkers.http_status)"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert told.stdout == "False 503\n"

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from zbatch import errors as errors
     from zbatch.aio import AsyncZClient
     from zbatch.calls import Future
     from zbatch.client import ZClient
@@ -93,6 +94,8 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
+    if name == "errors":
+        return import_module("zbatch.errors")
     if name not in __all__:
         raise AttributeError(f"module 'zbatch' has no attribute {name!r}")
     if name == "__version__":
