@@ -583,6 +583,13 @@ def test_large_bytes_travel_beside_the_item() -> None:
         assert payload.decode(data, buffers) == item
 
 
+def test_an_output_that_travels_as_a_buffer_itself_is_read_from_there() -> None:
+    item = {"text": "a" * 100, "image": bytes(INLINE)}
+    data, buffers = payload.encode(item)
+    assert payload.decode(b"", [data, *buffers]) == item
+    assert payload.decode(b"", [b"\x07"]) == 7
+
+
 @pytest.mark.parametrize(
     "where",
     [
