@@ -56,7 +56,9 @@ CLOSED = "this client was closed; make another one"
 UNFINISHED = "the client was closed before this request had an outcome"
 NOT_CARRIED = Fault("deadline_exceeded", "the deadline passed, and nobody in this process carried the call")
 
-Encode = Callable[[Any], tuple[Any, Sequence[Any]]]
+Encode = Callable[..., tuple[Any, Sequence[Any]]]
+"""Takes an item, and its place where it is one of several."""
+
 Decode = Callable[[Any, Sequence[Any]], Any]
 
 
@@ -147,7 +149,10 @@ class Asking:
             _check_words(key, priority)
         if cost is not None:
             call.costs = _costs(cost, len(items))
-        both = [self._encode(item) for item in items]
+        if len(items) == 1:
+            both = [self._encode(items[0])]
+        else:
+            both = [self._encode(item, place) for place, item in enumerate(items)]
         payloads = [one for one, _ in both]
         buffers = [frames for _, frames in both] if any(frames for _, frames in both) else None
         call.buffers = buffers
@@ -167,9 +172,9 @@ class Asking:
             raise BadRequest(f"topic: {error}") from None
 
 
-def encode_copied(item: Any) -> tuple[bytes, Sequence[Any]]:
+def encode_copied(item: Any, place: int | None = None) -> tuple[bytes, Sequence[Any]]:
     """Encode an item; its buffers are copies, so that what they were made from may change."""
-    encoded, buffers = payload.encode(item)
+    encoded, buffers = payload.encode(item, place)
     return encoded, [bytes(one) for one in buffers]
 
 

@@ -424,7 +424,7 @@ def _announce(told: Sequence[Future[Any]]) -> None:
         future.announce()
 
 
-def _by_reference(item: Any) -> tuple[Any, Sequence[Any]]:
+def _by_reference(item: Any, place: int | None = None) -> tuple[Any, Sequence[Any]]:
     return item, ()
 
 

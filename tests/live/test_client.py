@@ -346,3 +346,10 @@ def test_a_client_needs_nothing_that_only_linux_has(frontend: str) -> None:
         check=False,
     )
     assert (asked.stdout, asked.stderr, asked.returncode) == ("['a'] [0, 1, 2] ['b']\n", "", 0)
+
+
+def test_an_item_that_cannot_travel_is_named_by_its_place_among_several(client: ZClient[Any, Any]) -> None:
+    with pytest.raises(TypeError, match=r"^item 1\['p'\]\[0\] is a builtins\.object"):
+        client.predict([1, {"p": [object()]}])
+    with pytest.raises(TypeError, match=r"^item\['p'\] is a builtins\.object"):
+        client.predict([{"p": object()}])
