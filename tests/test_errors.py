@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 
+import msgspec
 import pytest
 
 from zbatch import errors
@@ -97,6 +98,33 @@ def test_an_exception_of_the_models_becomes_its_failure_by_name_and_text() -> No
 
 def test_a_text_that_cannot_be_made_does_not_hide_the_failure() -> None:
     assert to_fault(Unsayable()).text == "its text could not be made: RuntimeError"
+
+
+@pytest.mark.parametrize("second", [SystemExit, KeyboardInterrupt])
+def test_a_text_that_would_end_the_process_does_not(second: type[BaseException]) -> None:
+    class Deadly(Exception):
+        def __str__(self) -> str:
+            raise second
+
+    assert to_fault(Deadly()).text == f"its text could not be made: {second.__name__}"
+    assert to_fault(BadInput(Deadly())).text == f"its text could not be made: {second.__name__}"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("bad \ud800"),
+        BadInput("bad \ud800"),
+        ModelFailed("bad \ud800", kind="Bad\udfff", traceback="Traceback \ud800"),
+        ValueError("\ud800" * 5_000),
+        ModelFailed("bad", kind="\ud800" * 60, traceback="\ud800" * 40_000),
+    ],
+)
+def test_half_a_surrogate_pair_is_spelled_out_so_that_every_error_can_be_sent(error: Exception) -> None:
+    fault = to_fault(error, "" if isinstance(error, ModelFailed) else "Traceback \ud800")
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(fault), type=Fault) == fault
+    assert fault.text.startswith(("bad", "\\ud800"))
+    assert (len(fault.text) <= 4_096, len(fault.kind) <= 64, len(fault.traceback) <= 32_768) == (True,) * 3
 
 
 def test_long_texts_and_tracebacks_are_cut_the_end_of_a_traceback_stays() -> None:

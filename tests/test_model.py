@@ -428,6 +428,11 @@ def test_facts_are_bounded() -> None:
     assert wrap(len, {}, HERE, name="n" * 300).facts().name == "n" * 256
 
 
+def test_facts_can_always_be_sent() -> None:
+    told = wrap(type("M", (), {"predict": len, "version": "\ud800"}), {}, HERE, name="m\udcff:M").facts()
+    assert (told.name, told.version) == ("m\\udcff:M", "\\ud800")
+
+
 def test_a_signature_that_cannot_be_told_is_refused() -> None:
     with pytest.raises(ConfigError, match="the signature of m:M has 20002 bytes, wanted at most 16384"):
         facts(signature="s" * 20_000).facts()

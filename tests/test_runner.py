@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -280,6 +281,33 @@ def test_an_exception_that_cannot_be_shown_is_told_all_the_same() -> None:
 
     fault = only_fault(run(predict, ["a"]))
     assert (fault.kind, fault.text) == ("Mute", "its text could not be made: RuntimeError")
+
+
+def test_an_error_with_a_text_that_cannot_be_sent_fails_its_item_alone() -> None:
+    def predict(batch: list[str]) -> list[Any]:
+        if "b" in batch:
+            raise ValueError("bad \ud800")
+        return [ValueError("worse \udfff") if item == "c" else item for item in batch]
+
+    ran = run(predict, ["a", "b", "c", "d"])
+    assert outputs(ran) == ["a", "model_failed", "model_failed", "d"]
+    assert [fault.text for _, fault in ran.errors or ()] == ["bad \\ud800", "worse \\udfff"]
+    assert msgspec.msgpack.encode(ran.errors)
+
+
+@pytest.mark.parametrize("second", [SystemExit, KeyboardInterrupt])
+@pytest.mark.parametrize("kind", [RuntimeError, Overloaded, BadInput])
+def test_an_exception_whose_text_would_end_the_process_is_the_models_failure(
+    kind: type[Exception], second: type[BaseException]
+) -> None:
+    class Deadly(kind):  # type: ignore[misc, valid-type]
+        def __str__(self) -> str:
+            raise second
+
+    def predict(batch: list[Any]) -> list[Any]:
+        raise Deadly
+
+    assert only_fault(run(predict, ["a"])).text == f"its text could not be made: {second.__name__}"
 
 
 def test_a_traceback_that_cannot_be_made_is_told_all_the_same() -> None:

@@ -7,7 +7,7 @@ Every class has a ``code`` (its word on the wire), an ``http_status`` and whethe
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, ClassVar
 
@@ -201,26 +201,26 @@ BY_CODE: dict[str, type[ZbatchError]] = _tree(ZbatchError)
 TEXT_LIMIT = 4_096
 """Characters of a message that travel: enough to understand, too few to fill a log."""
 
+KIND_LIMIT = 64
+
 TRACEBACK_LIMIT = 32_768
 
 
 def to_fault(error: BaseException, traceback: str = "") -> Fault:
-    """Return the error as data; what is no zbatch error becomes ``model_failed``."""
+    """Return the error as data that can always be sent; what is no zbatch error becomes ``model_failed``."""
     if isinstance(error, ZbatchError) and not isinstance(error, ModelFailed):
         retry_after = error.retry_after if isinstance(error, Overloaded) else 0.0
-        return Fault(error.code, str(error)[:TEXT_LIMIT], retry_after_ms=int(retry_after * 1000))
+        return Fault(error.code, text_of(error), retry_after_ms=int(retry_after * 1000))
+    text, kind = text_of(error), type(error).__name__
     if isinstance(error, ModelFailed):
-        return Fault(
-            error.code,
-            ZbatchError.__str__(error)[:TEXT_LIMIT],
-            kind=error.kind[:64],
-            traceback=(traceback or error.traceback)[-TRACEBACK_LIMIT:],
-        )
+        # A model may make one of anything at all.
+        text, kind = text_of(error, ZbatchError.__str__), str(error.kind)
+        traceback = traceback or str(error.traceback)
     return Fault(
         ModelFailed.code,
-        _text(error),
-        kind=type(error).__name__[:64],
-        traceback=traceback[-TRACEBACK_LIMIT:],
+        text,
+        kind=encodable(kind)[:KIND_LIMIT],
+        traceback=encodable(traceback[-TRACEBACK_LIMIT:])[-TRACEBACK_LIMIT:],
     )
 
 
@@ -236,9 +236,17 @@ def from_fault(fault: Fault) -> ZbatchError:
     return cls(fault.text)
 
 
-def _text(error: BaseException) -> str:
-    # A model's exception may have a __str__ that raises; its failure must not hide the model's.
+def text_of(error: BaseException, say: Callable[[Any], str] = str) -> str:
+    """Return what an exception says, whatever its class makes of that.
+
+    A model's exception may have a __str__ that raises, be it SystemExit; that must not hide its failure.
+    """
     try:
-        return str(error)[:TEXT_LIMIT]
-    except Exception as second:
+        return encodable(say(error)[:TEXT_LIMIT])[:TEXT_LIMIT]
+    except BaseException as second:
         return f"its text could not be made: {type(second).__name__}"
+
+
+def encodable(text: str) -> str:
+    """Return the text with half surrogate pairs spelled out: they have no bytes that could be sent."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -76,7 +76,7 @@ def is_short(error: BaseException) -> bool:
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(error, torch.OutOfMemoryError):
         return True
-    with suppress(Exception):  # its text may not be made
+    with suppress(BaseException):  # its text may not be made, whatever it raises instead
         text = f"{type(error).__name__}: {error}"
         return isinstance(error, RuntimeError | OSError) and any(word in text for word in WORDS)
     return False

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
-from zbatch.errors import BadOutput, ConfigError
+from zbatch.errors import BadOutput, ConfigError, encodable
 from zbatch.messages import Facts
 
 In = TypeVar("In", contravariant=True)
@@ -137,8 +137,8 @@ class LoadedModel:
             raise ConfigError(
                 f"the signature of {self._name} has {len(encoded)} bytes, wanted at most {SIGNATURE_BYTES}"
             )
-        version = str(getattr(self._target, "version", ""))
-        return Facts(self._name[:NAME_LENGTH], version[:VERSION_LENGTH], encoded)
+        name, version = encodable(self._name), encodable(str(getattr(self._target, "version", "")))
+        return Facts(name[:NAME_LENGTH], version[:VERSION_LENGTH], encoded)
 
     def close(self) -> None:
         """Let the model release what it holds."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from zbatch import payload
-from zbatch.errors import BadInput, BadOutput, ModelFailed, ZbatchError, to_fault
+from zbatch.errors import BadInput, BadOutput, ModelFailed, ZbatchError, text_of, to_fault
 from zbatch.memory import Room, is_short, release
 from zbatch.messages import Fault
 from zbatch.model import LoadedModel, outputs_of
@@ -311,8 +311,8 @@ def _fault_of(error: BaseException) -> Fault:
         trace = trace.tb_next  # frames of this file say nothing to the model's author
     try:
         text = "".join(traceback.TracebackException(type(error), error, trace, compact=True).format())
-    except Exception as second:
+    except BaseException as second:
         text = f"its traceback could not be made: {type(second).__name__}"
     if isinstance(error, ZbatchError) and not isinstance(error, ModelFailed):
-        error = ModelFailed(str(error), kind=type(error).__name__)
+        error = ModelFailed(text_of(error), kind=type(error).__name__)
     return to_fault(error, text)
