@@ -17,7 +17,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 import zmq
@@ -49,8 +49,11 @@ TAKE_OVER = 0.050
 LOOK = 0.100
 """Seconds between two looks of the second thread at whether it is needed."""
 
-LAST_WORDS = 5.0
-"""Seconds in which a leaving process waits for its last outcomes to be acknowledged."""
+LAST_PRINTS = 1.0
+"""Seconds that a process that failed gives what its model printed: whoever reads stdout may have stopped."""
+
+CRASHED = 1
+"""Exit status: an exception ended the process; the traceback is on stderr."""
 
 LOAD_FAILED = 3
 """Exit status: the model could not be loaded or warmed up; the traceback is on stderr."""
@@ -119,15 +122,15 @@ class ModelProcess:
         except ConfigError as error:
             self._journal.event("model cannot be loaded", level="error", why=str(error))
             return LOAD_FAILED
-        except Exception:
+        except BaseException:
             self._journal.event("model cannot be loaded", level="error", detail=traceback.format_exc())
             return LOAD_FAILED
-        try:
-            self._serve(model)
-        finally:
-            with contextlib.suppress(Exception):
-                model.close()
-            self._say_goodbye()
+        # What raises here is a crash.  It says no goodbye: a broker that heard one before the supervisor's
+        # word of the death would find nobody guilty, and lose the neighbours with the guilty.
+        self._serve(model)
+        with contextlib.suppress(BaseException):
+            model.close()
+        self._say_goodbye()
         return 0
 
     def _load(self) -> LoadedModel:
@@ -289,10 +292,27 @@ def main(config: int, note: int, lifeline: int) -> int:
         spec = msgspec.json.decode(stream.read(), type=Spec)
     journal = Journal(spec.log_format, f"worker {spec.topic}/{spec.index}", level=spec.log_level)
     process = ModelProcess(spec, Note.attach(note), lifeline, journal)
-    status = process.run()
+    try:
+        status = process.run()
+    except BaseException:
+        journal.event("model process crashed", level="error", detail=traceback.format_exc())
+        status = CRASHED
     journal.close()
+    if status != 0:
+        _fail(status)
     sys.stdout.flush()
     return status
+
+
+def _fail(status: int) -> NoReturn:
+    """End now: what ran waits for the word of this death, and so does the next process.
+
+    Python's own end could take for ever: it waits for threads of the model, and for whoever reads its prints.
+    """
+    printing = threading.Thread(target=sys.stdout.flush, daemon=True)
+    printing.start()
+    printing.join(LAST_PRINTS)
+    os._exit(status)
 
 
 if __name__ == "__main__":

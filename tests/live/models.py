@@ -26,6 +26,8 @@ class Obedient:
             raise ValueError("told to raise")
         if "die" in words:
             os.abort()
+        if "interrupt" in words:
+            raise KeyboardInterrupt
         for item in batch:
             if isinstance(item, dict):
                 time.sleep(item.get("sleep", 0.0))

@@ -172,13 +172,14 @@ def test_an_exception_and_a_wrong_count_fail_only_the_guilty_item(
         client.predict(["raise"])
 
 
+@pytest.mark.parametrize("guilty", ["die", "interrupt"])
 def test_an_item_that_ends_processes_is_found_and_its_neighbours_get_their_results(
-    cluster: Cluster, client: ZClient[object, object]
+    cluster: Cluster, client: ZClient[object, object], guilty: str
 ) -> None:
     cluster.start_worker(num=2)
-    items = [f"item {n}" for n in range(7)] + ["die"] + [f"item {n}" for n in range(8, 16)]
+    items = [f"item {n}" for n in range(7)] + [guilty] + [f"item {n}" for n in range(8, 16)]
     found = client.predict(items, return_exceptions=True)
-    assert [one for one in found if not isinstance(one, PoisonItem)] == [one for one in items if one != "die"]
+    assert [one for one in found if not isinstance(one, PoisonItem)] == items[:7] + items[8:]
     assert isinstance(found[7], PoisonItem)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import resource
 import signal
 import subprocess
@@ -389,6 +391,37 @@ def test_a_full_disk_under_the_log_stops_nobody(tmp_path: Path) -> None:
         for one in reversed(processes):
             one.send_signal(signal.SIGTERM)
             assert one.wait(PATIENCE) == 0
+
+
+def test_a_log_that_nobody_reads_holds_up_no_death(tmp_path: Path) -> None:
+    front, back = f"ipc://{tmp_path}/f", f"ipc://{tmp_path}/b"
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x" * 4096)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(writer, b"x")
+    os.set_blocking(writer, True)
+    processes = [
+        subprocess.Popen([sys.executable, "-m", "zbatch", *command], stderr=writer, env=environment())
+        for command in (
+            ["broker", "--frontend", front, "--backend", back],
+            ["worker", f"{ROOT}/tests/live/models.py:Obedient", "--gpu", "cpu", "--backend", back],
+        )
+    ]
+    try:
+        with ZClient[Any, Any](front, timeout=PATIENCE) as client:
+            with pytest.raises(PoisonItem):
+                client.predict(["interrupt"])
+            assert client.predict(list(range(10))) == list(range(10))
+    finally:
+        for one in reversed(processes):
+            one.send_signal(signal.SIGTERM)
+            assert one.wait(PATIENCE) == 0
+        os.close(reader)
+        os.close(writer)
 
 
 def test_a_client_that_leaves_with_much_waiting_takes_it_along(run: Start, tmp_path: Path) -> None:
