@@ -49,6 +49,9 @@ TAKE_OVER = 0.050
 LOOK = 0.100
 """Seconds between two looks of the second thread at whether it is needed."""
 
+LAST_WORDS = 5.0
+"""Seconds that a model gets to close, and its threads to end, once everything it did has arrived."""
+
 LAST_PRINTS = 1.0
 """Seconds that a process that failed gives what its model printed: whoever reads stdout may have stopped."""
 
@@ -128,9 +131,10 @@ class ModelProcess:
         # What raises here is a crash.  It says no goodbye: a broker that heard one before the supervisor's
         # word of the death would find nobody guilty, and lose the neighbours with the guilty.
         self._serve(model)
+        self._say_goodbye()
+        _end_within(LAST_WORDS, self._journal)
         with contextlib.suppress(BaseException):
             model.close()
-        self._say_goodbye()
         return 0
 
     def _load(self) -> LoadedModel:
@@ -302,6 +306,20 @@ def main(config: int, note: int, lifeline: int) -> int:
         _fail(status)
     sys.stdout.flush()
     return status
+
+
+def _end_within(seconds: float, journal: Journal) -> None:
+    """Have this process end by then, in order, though its model hangs or left a thread running."""
+
+    def end() -> None:
+        try:
+            time.sleep(seconds)
+            journal.event("model does not end", level="warning", waited_s=seconds)
+            journal.close()
+        finally:
+            os._exit(0)
+
+    threading.Thread(target=end, name="zbatch-end", daemon=True).start()
 
 
 def _fail(status: int) -> NoReturn:

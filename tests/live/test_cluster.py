@@ -245,6 +245,39 @@ def test_sigterm_drains_a_worker_under_load_without_a_failed_request(
     assert wrong == []
 
 
+STUBBORN = """
+import threading
+
+class Stubborn:
+    def __init__(self, how):
+        self.how = how
+        if how == "thread":
+            threading.Thread(target=threading.Event().wait).start()
+
+    def predict(self, batch):
+        return batch
+
+    def close(self):
+        if self.how == "close":
+            threading.Event().wait()
+"""
+
+
+@pytest.mark.parametrize("how", ["close", "thread"])
+def test_a_model_that_does_not_end_is_ended(
+    cluster: Cluster, client: ZClient[object, object], tmp_path: Path, how: str
+) -> None:
+    (tmp_path / "stubborn.py").write_text(STUBBORN)
+    model = (f"{tmp_path}/stubborn.py:Stubborn", "--arg", f"how={how}")
+    worker = cluster.run("worker", *model, "--gpu", "cpu", "--backend", cluster.backend)
+    assert client.predict(["a"]) == ["a"]
+    worker.signal(signal.SIGTERM)
+    assert worker.ends() == 0
+    text = worker.log.read_text()
+    assert "model does not end" in text
+    assert "model process ended" not in text
+
+
 def test_a_worker_told_twice_to_leave_says_what_it_drops_instead_of_being_missed(
     cluster: Cluster, client: ZClient[object, object]
 ) -> None:
