@@ -8,6 +8,7 @@ does is in ``model_process.py``.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 import select
@@ -15,7 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ import zmq
 from zbatch import wire
 from zbatch.config import WorkerSettings, describe, version
 from zbatch.core.actions import Send
-from zbatch.core.supervisor import SupervisorCore
+from zbatch.core.supervisor import Lease, SupervisorCore
 from zbatch.gpus import Slot, choose
 from zbatch.journal import Journal
 from zbatch.messages import Child as Report
@@ -38,6 +39,9 @@ from zbatch.watchdog import Watchdog
 
 LOOK = 0.100
 """Seconds between two looks at the leases: a hang costs this much more than its lease."""
+
+LAG = 0.5
+"""Seconds: a loop that wakes this much late was stopped, and its children may have been stopped with it."""
 
 SILENCE = 5.0
 """Seconds without a word from a broker that an operator should hear of: a restart takes less."""
@@ -65,6 +69,7 @@ class _Place:
     note: Note
     child: Child | None = None
     incarnation: bytes = b""
+    lease: Lease = field(default_factory=Lease)
     reason: str = ""
     """Why it was killed, where we did it."""
     restarts: int = 0
@@ -117,8 +122,11 @@ class Supervisor:
         self._poll.register(self._wake, select.POLLIN)
         self._perform(self._core.start(time.monotonic()))
         self._watchdog.ready()
+        due = math.inf
         while self._running:
             now = time.monotonic()
+            if now - due > LAG:
+                self._slept(now - due)
             self._watchdog.alive(now)
             self._start_due(now)
             self._read(now)
@@ -127,7 +135,9 @@ class Supervisor:
             self._miss(now)
             if self._is_over():
                 break
-            ready = {descriptor for descriptor, _ in self._poll.poll(self._patience(now))}
+            patience = self._patience(now)
+            due = now + patience / 1000
+            ready = {descriptor for descriptor, _ in self._poll.poll(patience)}
             if self._wake in ready:
                 self._heed()
             self._reap(ready)
@@ -250,13 +260,19 @@ class Supervisor:
             if place.child is None:
                 continue
             seen = place.note.read()
-            if seen.begun != seen.finished and seen.lease_until < time.monotonic_ns():
+            runs = seen.begun != seen.finished
+            if runs and not place.reason and place.lease.is_over(seen.lease_until / 1e9, now):
                 place.reason = "lease"
                 self._journal.event("lease over", level="warning", slot=place.index, pid=place.child.pid)
                 place.child.kill()
             if seen.state != place.shown:
                 place.shown = seen.state
                 self._tell(place, now, alive=True)
+
+    def _slept(self, lag: float) -> None:
+        """Move the leases by our own pause."""
+        for place in self._places:
+            place.lease.slept(place.note.read().lease_until / 1e9, lag)
 
     def _miss(self, now: float) -> None:
         """Say which broker is not heard, and that it is heard again."""

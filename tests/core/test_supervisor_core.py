@@ -6,7 +6,7 @@ from itertools import count
 
 from zbatch.config import Timing
 from zbatch.core.actions import Send
-from zbatch.core.supervisor import SupervisorCore
+from zbatch.core.supervisor import Lease, SupervisorCore
 from zbatch.messages import Bye, Child, Children, Hello, Pulse, Welcome, Who
 
 LIFE = b"supervisor life!"
@@ -169,3 +169,31 @@ def test_it_says_goodbye_to_brokers_that_know_it() -> None:
     core = supervisor(brokers=2)
     welcome(core, FIRST, 1)
     assert core.stop() == [Send(FIRST, Bye(conn(1), 3, 1))]
+
+
+def test_a_lease_is_over_when_more_time_has_passed_than_was_noted() -> None:
+    lease = Lease()
+    assert not lease.is_over(until=10.0, now=10.0)
+    assert lease.is_over(until=10.0, now=10.1)
+    assert not lease.is_over(until=20.0, now=10.1)
+
+
+def test_our_own_pause_is_no_time_in_which_a_batch_ran() -> None:
+    lease = Lease()
+    assert not lease.is_over(until=10.0, now=9.0)
+    lease.slept(until=10.0, lag=4.9)
+    lease.slept(until=10.0, lag=1.0)
+    assert not lease.is_over(until=10.0, now=15.9)
+    assert lease.is_over(until=10.0, now=16.0)
+
+
+def test_a_lease_that_began_unseen_before_our_pause_is_moved_too() -> None:
+    lease = Lease()
+    lease.slept(until=10.0, lag=5.0)
+    assert not lease.is_over(until=10.0, now=15.0)
+
+
+def test_a_lease_that_begins_after_our_pause_is_not_moved() -> None:
+    lease = Lease()
+    lease.slept(until=10.0, lag=5.0)
+    assert lease.is_over(until=11.0, now=11.1)

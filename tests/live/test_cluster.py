@@ -57,6 +57,13 @@ class Cluster:
         """Return the sizes of the batches that ran."""
         return [int(line.split()[1]) for line in self.journal.read_text().splitlines()]
 
+    def began(self) -> None:
+        """Wait until a batch runs, or ran."""
+        until = time.monotonic() + PATIENCE
+        while not self.journal.exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
 
 @pytest.fixture
 def cluster(run: Start, tmp_path: Path) -> Cluster:
@@ -193,6 +200,25 @@ def test_a_batch_beyond_its_lease_ends_its_process_and_spares_the_neighbours(
     worker.says("lease over", times=2)
 
 
+def test_a_worker_stopped_as_a_whole_for_longer_than_its_lease_goes_on(
+    cluster: Cluster, client: ZClient[object, object]
+) -> None:
+    worker = cluster.start_worker("--lease", "2s")
+    item = {"sleep": 3.0}  # half a second longer than the stop, which is longer than the lease
+    future = client.submit([item])
+    cluster.began()
+    (model,) = model_processes(worker)
+    whole = [psutil.Process(worker.process.pid), model]
+    for one in whole:
+        one.suspend()
+    time.sleep(2.5)
+    for one in whole:
+        one.resume()
+    assert future.result(PATIENCE) == [item]
+    assert model.is_running()
+    assert "lease over" not in worker.log.read_text()
+
+
 def test_a_request_waits_for_workers_that_come_and_fails_at_its_deadline_if_none_does(
     cluster: Cluster, client: ZClient[object, object]
 ) -> None:
@@ -283,10 +309,7 @@ def test_a_worker_told_twice_to_leave_says_what_it_drops_instead_of_being_missed
 ) -> None:
     first = cluster.start_worker()
     running = client.submit([{"sleep": 3}])
-    until = time.monotonic() + PATIENCE
-    while not cluster.journal.exists():
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    cluster.began()
     cluster.start_worker()
     first.signal(signal.SIGTERM)
     first.says("leaving")

@@ -16,6 +16,32 @@ from zbatch.core.session import Mint, Session
 from zbatch.messages import AnyMessage, Bye, Child, Children, Hello, Leave, Welcome, Who
 
 
+@dataclass(slots=True)
+class Lease:
+    """Until when a model process may run its batch: what it noted, moved by our own sleeps.
+
+    A supervisor that was stopped, or whose host slept, was so together with its children, as far as it can
+    know; that time was no time to run in.
+    """
+
+    until: float = 0.0
+    moved: float = 0.0
+
+    def is_over(self, until: float, now: float) -> bool:
+        """Return whether the batch that may run ``until`` then, as its process noted, has run too long."""
+        self._follow(until)
+        return now > self.until + self.moved
+
+    def slept(self, until: float, lag: float) -> None:
+        """Move it by our own pause; a lease that begins later, or anew, is not moved."""
+        self._follow(until)
+        self.moved += lag
+
+    def _follow(self, until: float) -> None:
+        if until != self.until:
+            self.until, self.moved = until, 0.0
+
+
 @dataclass(slots=True, eq=False)
 class _Listed:
     """A child on the list, and which message first told each broker of its death."""
