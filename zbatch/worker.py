@@ -211,7 +211,7 @@ class Supervisor:
         place.child = None
         seen = place.note.read()
         self._tell(place, now, alive=False, exit_status=exit_status)
-        if self._leaving is not None and exit_status == 0:
+        if self._leaving is not None and (exit_status == 0 or place.reason == LEFT):
             return
         ready_once = seen.state != "loading"
         place.failed_loads = 0 if ready_once else place.failed_loads + 1
@@ -318,7 +318,13 @@ class Supervisor:
         self._journal.event("leaving", waits_s=self.settings.timing.drain)
         self._watchdog.stopping()
         for place in self._places:
-            if place.child is not None:
+            if place.child is None:
+                continue
+            if place.note.read().state == "loading":
+                # It has nothing to finish, and would not hear an order before it is through.
+                place.reason = LEFT
+                place.child.kill()
+            else:
                 place.child.order(DRAIN)
 
     def _is_over(self) -> bool:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -70,6 +71,14 @@ class Zbatch:
     def family(self) -> list[psutil.Process]:
         """Return the processes below it."""
         return psutil.Process(self.process.pid).children(recursive=True)
+
+
+def until(true: Callable[[], object]) -> None:
+    """Wait until something is true."""
+    end = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def all_end(processes: list[psutil.Process]) -> bool:

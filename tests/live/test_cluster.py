@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.live.shell import PATIENCE, ROOT, Zbatch, all_end, environment
+from tests.live.shell import PATIENCE, ROOT, Zbatch, all_end, environment, until
 from zbatch import (
     BatchError,
     DeadlineExceeded,
@@ -59,10 +59,7 @@ class Cluster:
 
     def began(self) -> None:
         """Wait until a batch runs, or ran."""
-        until = time.monotonic() + PATIENCE
-        while not self.journal.exists():
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        until(self.journal.exists)
 
 
 @pytest.fixture
@@ -341,8 +338,5 @@ def test_a_client_that_dies_leaves_nothing_in_the_broker(
     subprocess.run(
         [sys.executable, "-c", code, cluster.frontend], env=environment(), timeout=PATIENCE, check=True
     )
-    until = time.monotonic() + PATIENCE
-    while client.status()["topics"]["nobody"]["unfinished"]:
-        assert time.monotonic() < until
-        time.sleep(0.2)
+    until(lambda: not client.status()["topics"]["nobody"]["unfinished"])
     assert client.status()["clients"] == 1

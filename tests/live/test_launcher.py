@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.live.shell import ROOT, Zbatch, all_end, zbatch
+from tests.live.shell import ROOT, Zbatch, all_end, until, zbatch
 from zbatch.security import make_farm
 
 pytestmark = pytest.mark.live
@@ -84,6 +84,48 @@ def test_the_second_signal_ends_it_at_once(run: Start, frontend: str, tmp_path: 
     served.ends()
     assert all_end(family)
     client.process.kill()
+
+
+SLOW = """
+import time
+
+class Slow:
+    def setup(self, context):
+        open({begun!r}, "w").close()
+        time.sleep(600)
+
+    def predict(self, batch):
+        return batch
+"""
+
+
+def slow_to_load(home: Path) -> tuple[str, Path]:
+    """Return the name of a model that takes ten minutes to load, and the file that says it has begun."""
+    begun = home / "begun"
+    (home / "slow.py").write_text(SLOW.format(begun=str(begun)))
+    return f"{home}/slow.py:Slow", begun
+
+
+@pytest.mark.parametrize("command", ["worker", "serve"])
+def test_a_model_that_still_loads_is_not_waited_for(run: Start, tmp_path: Path, command: str) -> None:
+    model, begun = slow_to_load(tmp_path)
+    side = "--backend" if command == "worker" else "--frontend"
+    served = run(command, model, "--gpu", "cpu", side, f"ipc://{tmp_path}/end", "--timing-drain", "600s")
+    until(begun.exists)
+    family = served.family()
+    served.signal(signal.SIGTERM)
+    assert served.ends() == 0
+    assert all_end(family)
+    assert "model process ended" not in served.log.read_text()
+
+
+def test_a_part_that_gives_up_ends_it_although_a_model_still_loads(
+    run: Start, frontend: str, tmp_path: Path
+) -> None:
+    run("broker", "--frontend", frontend, "--backend", f"ipc://{tmp_path}/back").says("broker started")
+    model, _ = slow_to_load(tmp_path)
+    served = run("serve", model, "--gpu", "cpu", "--frontend", frontend, "--timing-drain", "600s")
+    assert served.ends() == 2
 
 
 def test_wrong_settings_of_a_part_end_it_with_a_sentence(run: Start, frontend: str) -> None:
