@@ -290,8 +290,7 @@ def main(config: int, note: int, lifeline: int) -> int:
     """Be the model process that a supervisor started with these descriptors."""
     die_with_parent(lifeline)
     settle_allocator()
-    # Who sends it means the worker; what it means for this process is the supervisor's to say.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _leave_signals_to_the_supervisor()
     with os.fdopen(config, "rb") as stream:
         spec = msgspec.json.decode(stream.read(), type=Spec)
     journal = Journal(spec.log_format, f"worker {spec.topic}/{spec.index}", level=spec.log_level)
@@ -306,6 +305,29 @@ def main(config: int, note: int, lifeline: int) -> int:
         _fail(status)
     sys.stdout.flush()
     return status
+
+
+def _leave_signals_to_the_supervisor() -> None:
+    """Ignore what is sent to a whole service: it means the worker, and orders come by the lifeline."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Not SIG_IGN: programs that the model starts would inherit that, and its terminate() would not end them.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.siginterrupt(signal.SIGTERM, False)
+    os.register_at_fork(before=_hold_sigterm, after_in_parent=_let_go_sigterm, after_in_child=_heed_sigterm)
+
+
+def _hold_sigterm() -> None:
+    """Keep what is sent to a forked child before that can heed it; else it would be lost."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+
+def _let_go_sigterm() -> None:
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def _heed_sigterm() -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _let_go_sigterm()
 
 
 def _end_within(seconds: float, journal: Journal) -> None:

@@ -268,6 +268,42 @@ def test_sigterm_drains_a_worker_under_load_without_a_failed_request(
     assert wrong == []
 
 
+def test_sigterm_to_every_process_of_a_worker_ends_no_batch(
+    cluster: Cluster, client: ZClient[object, object]
+) -> None:
+    worker = cluster.start_worker()
+    running = client.submit([{"sleep": 1}])
+    cluster.began()
+    for one in worker.family():
+        one.terminate()
+    worker.signal(signal.SIGTERM)
+    assert running.result(PATIENCE) == [{"sleep": 1}]
+    assert worker.ends() == 0
+    assert "model process ended" not in worker.log.read_text()
+
+
+PARENT = """
+import multiprocessing, subprocess, time
+
+def predict(batch):
+    forked = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+    forked.start()
+    forked.terminate()
+    forked.join()
+    other = subprocess.Popen(["sleep", "600"])
+    other.terminate()
+    return [(forked.exitcode, other.wait())] * len(batch)
+"""
+
+
+def test_a_model_can_end_the_processes_that_it_starts(
+    cluster: Cluster, client: ZClient[object, object], tmp_path: Path
+) -> None:
+    (tmp_path / "parent.py").write_text(PARENT)
+    cluster.run("worker", f"{tmp_path}/parent.py:predict", "--gpu", "cpu", "--backend", cluster.backend)
+    assert client.predict(["a"]) == [(-signal.SIGTERM, -signal.SIGTERM)]
+
+
 STUBBORN = """
 import threading
 
