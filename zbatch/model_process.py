@@ -237,7 +237,7 @@ class ModelProcess:
             if any(descriptor == self._lifeline for descriptor, _ in ready):
                 self._heed()
             with self._lock:
-                if self._busy is not None:
+                if self._busy is not None and not self._ended.is_set():
                     # Else what came wakes the main thread; reading it here would put that to sleep again,
                     # for poll looks once more at what woke it.
                     self._turn(time.monotonic())
