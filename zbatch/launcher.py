@@ -96,6 +96,8 @@ class Launcher:
             ready = {descriptor for descriptor, _ in self._poll.poll(self._patience(now))}
             if self._wake in ready:
                 self._orders += len(os.read(self._wake, 64))
+                if self._orders > 1:
+                    self._end_now()
                 self._leave()
             for part in self._parts():
                 if part.child is not None and part.child.fileno() in ready:
@@ -170,14 +172,18 @@ class Launcher:
 
     # --- leaving -----------------------------------------------------------------------------------
 
-    def _leave(self) -> None:
+    def _end_now(self) -> None:
+        """End every part at once."""
+        for part in self._parts():
+            if part.child is not None:
+                part.child.kill()
         now = time.monotonic()
-        if self._leaves_until is not None or self._orders > 1:
-            for part in self._parts():
-                if part.child is not None:
-                    part.child.kill()
-            self._leaves_until = min(self._leaves_until or now, now + LAST_WORDS)
+        self._leaves_until = min(self._leaves_until or now, now + LAST_WORDS)
+
+    def _leave(self) -> None:
+        if self._leaves_until is not None:
             return
+        now = time.monotonic()
         longest = max((worker.settings.timing.drain for worker in self._workers), default=0.0)
         self._leaves_until = now + longest + LAST_WORDS
         self._journal.event("leaving", waits_s=longest)

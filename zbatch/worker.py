@@ -105,6 +105,7 @@ class Supervisor:
             os.set_blocking(descriptor, False)
         self._missed: set[str] = set()
         """Brokers that say nothing."""
+        self._orders = 0
         self._leaving: float | None = None
         self._watchdog = Watchdog()
         self._running = True
@@ -307,13 +308,14 @@ class Supervisor:
     # --- the loop's parts --------------------------------------------------------------------------
 
     def _heed(self) -> None:
-        os.read(self._wake, 64)
-        if self._leaving is not None:
+        self._orders += len(os.read(self._wake, 64))
+        if self._orders > 1:
             self._running = False
-            return
         self._leave()
 
     def _leave(self) -> None:
+        if self._leaving is not None:
+            return
         self._leaving = time.monotonic() + self.settings.timing.drain
         self._journal.event("leaving", waits_s=self.settings.timing.drain)
         self._watchdog.stopping()
@@ -349,7 +351,7 @@ class Supervisor:
                 if isinstance(message, Denied):
                     self._journal.event("broker refuses this worker", level="error", why=message.fault.text)
                 self._perform(self._core.handle(peer, message, frames, now))
-        if self._core.is_dismissed and self._leaving is None:
+        if self._core.is_dismissed:
             self._leave()
 
     def _perform(self, actions: Sequence[Send]) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.shell import PATIENCE, ROOT, Zbatch, zbatch
+from tests.live.shell import PATIENCE, ROOT, Zbatch, until, zbatch
 from zbatch import UnknownTopic, ZClient
 from zbatch.security import make_farm
 
@@ -104,6 +104,23 @@ def test_a_new_version_takes_over_from_the_old_one_without_a_gap(run: Start, tmp
         assert "told to leave" in farm.drain("worker", f"{first['host']}:{first['pid']}")
         assert old.ends() == 0
     assert wrong == []
+
+
+def test_the_first_signal_to_a_worker_that_an_operator_drained_ends_no_batch(
+    run: Start, tmp_path: Path
+) -> None:
+    farm = Farm(run, tmp_path, brokers=1)
+    journal = tmp_path / "ran"
+    worker = farm.start_worker("--arg", f"journal={journal}")
+    with ZClient[Any, Any](farm.fronts[0], timeout=PATIENCE) as client:
+        asked = client.submit([{"sleep": 2.0}])
+        until(journal.exists)
+        (shown,) = client.status()["workers"]
+        farm.drain("worker", f"{shown['host']}:{shown['pid']}")
+        worker.says("leaving")
+        worker.signal(signal.SIGTERM)
+        assert asked.result(PATIENCE) == [{"sleep": 2.0}]
+    assert worker.ends() == 0
 
 
 def test_a_drained_topic_refuses_what_is_new_and_its_workers_leave(run: Start, tmp_path: Path) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
-from tests.live.shell import ROOT, Zbatch, all_end, until, zbatch
+from tests.live.shell import PATIENCE, ROOT, Zbatch, all_end, until, zbatch
+from zbatch import ZClient
 from zbatch.security import make_farm
 
 pytestmark = pytest.mark.live
@@ -126,6 +128,53 @@ def test_a_part_that_gives_up_ends_it_although_a_model_still_loads(
     model, _ = slow_to_load(tmp_path)
     served = run("serve", model, "--gpu", "cpu", "--frontend", frontend, "--timing-drain", "600s")
     assert served.ends() == 2
+
+
+WAITING = """
+import time
+from pathlib import Path
+
+def comes(name):
+    while not Path({home!r}, name).exists():
+        time.sleep(0.01)
+
+class Waits:
+    def predict(self, batch):
+        Path({home!r}, "runs").touch()
+        comes("go on")
+        return batch
+
+class Fails:
+    def setup(self, context):
+        comes("fail")
+        raise RuntimeError("told to")
+
+    def predict(self, batch):
+        return batch
+"""
+
+
+def test_the_first_order_while_it_leaves_of_its_own_accord_ends_no_batch(
+    run: Start, frontend: str, tmp_path: Path
+) -> None:
+    (tmp_path / "waiting.py").write_text(WAITING.format(home=str(tmp_path)))
+    parts = [
+        f'[[worker]]\nname = "{one}"\nmodel = "waiting.py:{one}"\ntopic = "{one}"\ngpu = "cpu"\n'
+        for one in ("Waits", "Fails")
+    ]
+    (tmp_path / "serve.toml").write_text("".join(parts))
+    served = run("serve", "--config", f"{tmp_path}/serve.toml", "--frontend", frontend)
+    with ZClient[str, str](frontend, topic="Waits", timeout=PATIENCE) as client:
+        asked = client.submit(["a"])
+        until((tmp_path / "runs").exists)
+        (tmp_path / "fail").touch()
+        served.says("worker gave up")
+        served.says("worker: leaving")
+        served.signal(signal.SIGTERM)
+        time.sleep(0.2)
+        (tmp_path / "go on").touch()
+        assert asked.result(PATIENCE) == ["a"]
+    assert served.ends() == 1
 
 
 def test_wrong_settings_of_a_part_end_it_with_a_sentence(run: Start, frontend: str) -> None:
