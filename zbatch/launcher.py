@@ -85,7 +85,7 @@ class Launcher:
 
     def stop(self) -> None:
         """Leave: let what runs finish; called again: at once.  May be called from a signal handler."""
-        with contextlib.suppress(BlockingIOError):
+        with contextlib.suppress(OSError):  # many were not read yet, or everything is closed
             os.write(self._alarm, b".")
 
     def run(self) -> int:
@@ -115,8 +115,10 @@ class Launcher:
                 part.child.close()
                 part.child = None
             part.note.close()
+        # A signal may still come, and its descriptor may be another's by then.
+        alarm, self._alarm = self._alarm, -1
+        os.close(alarm)
         os.close(self._wake)
-        os.close(self._alarm)
 
     def _parts(self) -> list[_Part]:
         return [self._broker, *self._workers]

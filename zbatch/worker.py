@@ -8,6 +8,7 @@ does is in ``model_process.py``.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import platform
@@ -112,7 +113,8 @@ class Supervisor:
 
     def stop(self) -> None:
         """Leave: let what runs finish; called again: at once.  May be called from a signal handler."""
-        os.write(self._alarm, b".")
+        with contextlib.suppress(OSError):  # many were not read yet, or everything is closed
+            os.write(self._alarm, b".")
 
     def run(self) -> int:
         """Supervise until stopped or nothing can be served; return the exit status."""
@@ -150,12 +152,22 @@ class Supervisor:
 
     def close(self) -> None:
         """End every model process and let go of everything."""
+        children = [place.child for place in self._places if place.child is not None]
+        for child in children:
+            child.kill()
+        for child in children:
+            child.wait(KILL_PATIENCE)
+            child.close()
         for place in self._places:
-            if place.child is not None:
-                place.child.kill()
+            place.child = None
+            place.note.close()
         for socket in self._sockets.values():
             socket.close(200)
         self._context.term()
+        # A signal may still come, and its descriptor may be another's by then.
+        alarm, self._alarm = self._alarm, -1
+        os.close(alarm)
+        os.close(self._wake)
 
     # --- model processes ---------------------------------------------------------------------------
 

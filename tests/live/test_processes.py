@@ -14,7 +14,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.live.shell import ROOT
+from zbatch.config import WorkerSettings
+from zbatch.journal import Journal
 from zbatch.processes import Child, Note
+from zbatch.worker import Supervisor
 
 pytestmark = pytest.mark.live
 
@@ -225,6 +229,23 @@ def test_a_child_that_somebody_else_buried_is_seen_as_gone() -> None:
     assert child.poll() is not None
     child.kill()
     child.close()
+
+
+def test_a_supervisor_that_is_closed_leaves_nothing_open_and_nobody_unburied(tmp_path: Path) -> None:
+    process = psutil.Process()
+    before = process.num_fds(), process.children()
+    settings = WorkerSettings(
+        f"{ROOT}/examples/doubler.py:Doubler", gpu=("cpu",), backend=(f"ipc://{tmp_path}/back",)
+    )
+    journal = Journal(write=lambda _: None)
+    supervisor = Supervisor(settings, journal)
+    supervisor.stop()
+    supervisor.stop()
+    assert supervisor.run() == 0
+    supervisor.close()
+    supervisor.stop()
+    journal.close()
+    assert (process.num_fds(), process.children()) == before
 
 
 REAPER = """
