@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -15,7 +17,7 @@ from zbatch import payload
 from zbatch.errors import BadInput, ModelFailed, Overloaded
 from zbatch.messages import Fault
 from zbatch.model import Context, wrap
-from zbatch.runner import Current, Ran, Runner, Work, current_batch, progress
+from zbatch.runner import Current, Ran, Runner, Work, current_batch, place_of, progress
 
 NOT_AGAIN = "(the model is not idempotent, so nothing was run again and its batch of {} fails as one)"
 
@@ -321,6 +323,62 @@ def test_a_traceback_that_cannot_be_made_is_told_all_the_same() -> None:
 
     fault = only_fault(run(predict, ["a"]))
     assert (fault.text, fault.traceback) == ("wicked", "its traceback could not be made: RuntimeError")
+
+
+# --- telling of it ----------------------------------------------------------------------------------
+
+
+def told_of(
+    predict: Callable[[list[Any]], Any], items: Sequence[Any], **more: Any
+) -> list[tuple[str, str, int]]:
+    told: list[tuple[str, str, int]] = []
+    model = Recorder(predict, **more)
+    runner = make_runner(
+        model, on_failed=lambda error, items: told.append((type(error).__name__, place_of(error), items))
+    )
+    runner.run(make_work(items))
+    return told
+
+
+def line_of(text: str) -> str:
+    lines = Path(__file__).read_text(encoding="utf-8").splitlines()
+    (number,) = [number for number, line in enumerate(lines, 1) if line.strip() == text]
+    return f"{__file__}:{number}"
+
+
+def test_a_failure_is_told_with_the_line_of_the_models_author() -> None:
+    def predict(batch: list[str]) -> list[Any]:
+        return [json.loads(item) for item in batch]
+
+    line = line_of("return [json.loads(item) for item in batch]")
+    assert told_of(predict, ["1", "x", "2", "y"]) == [("JSONDecodeError", line, 1)] * 2
+
+
+def test_a_failure_of_a_library_that_is_the_model_is_told_with_its_line() -> None:
+    told: list[str] = []
+    make_runner(json.loads, on_failed=lambda error, _: told.append(place_of(error))).run(make_work(["x"]))
+    (place,) = told
+    assert place.startswith(json.__file__)
+
+
+def test_a_failure_of_all_is_told_once() -> None:
+    line = line_of('raise ValueError(f"{item} is not mine")')
+    assert told_of(refuses("a"), ["a", "b"], idempotent=False) == [("ValueError", line, 2)]
+
+
+def test_what_is_no_output_is_told_without_a_line() -> None:
+    assert told_of(lambda batch: [KeyError("a"), {1}, "c"], ["a", "b", "c"]) == [
+        ("KeyError", "", 1),
+        ("TypeError", "", 1),
+    ]
+    assert told_of(lambda batch: [], ["a"]) == [("BadOutput", "", 1)]
+
+
+def test_what_is_the_callers_fault_is_not_told() -> None:
+    def predict(batch: list[Any]) -> list[Any]:
+        raise BadInput("too long")
+
+    assert told_of(predict, ["a"]) == []
 
 
 # --- runs again -------------------------------------------------------------------------------------

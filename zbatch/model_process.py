@@ -8,6 +8,7 @@ a moment, a second thread reads and beats in its place: a busy model must not lo
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import platform
 import select
@@ -17,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import msgspec
@@ -30,7 +32,7 @@ from zbatch.errors import ConfigError
 from zbatch.journal import Journal
 from zbatch.model import Context, LoadedModel, load
 from zbatch.processes import Note, die_with_parent
-from zbatch.runner import Runner, Work
+from zbatch.runner import Runner, Work, place_of
 from zbatch.security import where_asked
 from zbatch.sockets import (
     connect,
@@ -48,6 +50,9 @@ TAKE_OVER = 0.050
 
 LOOK = 0.100
 """Seconds between two looks of the second thread at whether it is needed."""
+
+FAILURES_EVERY = 10.0
+"""Seconds between two lines about a model that raises: enough to see that it does, too few to fill a log."""
 
 LAST_WORDS = 5.0
 """Seconds that a model gets to close, and its threads to end, once everything it did has arrived."""
@@ -87,6 +92,17 @@ class Spec(msgspec.Struct, frozen=True):
     log_level: str
 
 
+@dataclass(slots=True)
+class _Failures:
+    """What the model failed at since a line said so; the first stands for all."""
+
+    items: int = 0
+    kind: str = ""
+    at: str = ""
+    due: float = 0.0
+    """When the next line may be printed."""
+
+
 class ModelProcess:
     """The process in which a model lives."""
 
@@ -114,6 +130,7 @@ class ModelProcess:
         """Since when the main thread has not read the sockets; None: it reads them now."""
         self._ended = threading.Event()
         self._leaving: float | None = None
+        self._failures = _Failures()
 
     def run(self) -> int:
         """Load the model and serve until told to leave; return the exit status."""
@@ -131,6 +148,7 @@ class ModelProcess:
         # What raises here is a crash.  It says no goodbye: a broker that heard one before the supervisor's
         # word of the death would find nobody guilty, and lose the neighbours with the guilty.
         self._serve(model)
+        self._say_failures(math.inf)
         self._say_goodbye()
         _end_within(LAST_WORDS, self._journal)
         with contextlib.suppress(BaseException):
@@ -163,7 +181,13 @@ class ModelProcess:
         return model
 
     def _serve(self, model: LoadedModel) -> None:
-        runner = Runner(model, topic=self.spec.topic, on_progress=self._progress, on_short=self._short)
+        runner = Runner(
+            model,
+            topic=self.spec.topic,
+            on_progress=self._progress,
+            on_short=self._short,
+            on_failed=self._failed,
+        )
         while not self._ended.is_set():
             with self._lock:
                 now = time.monotonic()
@@ -190,9 +214,24 @@ class ModelProcess:
         self._note.finish(job.number)
         with self._lock:
             self._perform(self._core.finished(job, ran.outputs, ran.buffers, ran.errors, ran.seconds))
+        self._say_failures(time.monotonic())
 
     def _short(self, items: int, limit: int) -> None:
         self._journal.event("memory is short", level="warning", items=items, from_now_on_at_most=limit)
+
+    def _failed(self, error: BaseException, items: int) -> None:
+        if not self._failures.items:
+            # Not its text: that often quotes the item.
+            self._failures.kind, self._failures.at = type(error).__name__, place_of(error)
+        self._failures.items += items
+
+    def _say_failures(self, now: float) -> None:
+        failures = self._failures
+        if not failures.items or now < failures.due:
+            return
+        at = failures.at or "what predict returned"
+        self._journal.event("model failed", level="warning", kind=failures.kind, at=at, items=failures.items)
+        self._failures = _Failures(due=now + FAILURES_EVERY)
 
     def _progress(self) -> None:
         """Renew the lease of the batch that runs: its model says that it advances."""

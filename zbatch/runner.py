@@ -10,7 +10,9 @@ KeyboardInterrupt, which is the operator's, passes.  Which items are run at all 
 
 from __future__ import annotations
 
+import os
 import sys
+import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Sequence
@@ -23,6 +25,11 @@ from zbatch.errors import BadInput, BadOutput, ModelFailed, ZbatchError, text_of
 from zbatch.memory import Room, is_short, release
 from zbatch.messages import Fault
 from zbatch.model import LoadedModel, outputs_of
+
+HERE = os.path.dirname(__file__) + os.sep
+
+LIBRARIES = tuple(sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib"))
+"""Where the code lies that is seldom its reader's own."""
 
 Encode = Callable[[Any], tuple[Any, Sequence[Any]]]
 Decode = Callable[..., Any]
@@ -105,6 +112,7 @@ class Runner:
         encode: Encode = payload.encode,
         on_progress: Callable[[], None] | None = None,
         on_short: Callable[[int, int], None] | None = None,
+        on_failed: Callable[[BaseException, int], None] | None = None,
     ) -> None:
         self._model = model
         self._topic = topic
@@ -113,6 +121,8 @@ class Runner:
         self._on_progress = on_progress
         self._on_short = on_short
         """Called where memory is short: with the items of that run, and of the largest from now on."""
+        self._on_failed = on_failed
+        """Called where the model failed: with what it or its output raised, and how many items that fails."""
         self._room = Room()
 
     def run(self, work: Work) -> Ran:
@@ -191,7 +201,7 @@ class Runner:
             if memory_is_short and count > 1:
                 self._room.failed(count)
             if count == 1 or not self._model.idempotent:
-                fault = _fault_of(error)
+                fault = self._fault_of(error, count)
                 errors.update((place, fault if count == 1 else _for_all(fault, count)) for place in places)
                 return [None] * count
         # Out of the handler, so that the failed run's frames, and what they hold on the GPU, are gone.
@@ -207,7 +217,7 @@ class Runner:
                 # The failed run may have changed what it was given, so each gets its items anew.
                 fresh = [self._decoded_one(work, place) for place in half]
             except Exception as error:  # it could be decoded before: memory is short
-                fault = _fault_of(error)
+                fault = self._fault_of(error, len(half))
                 errors.update((place, fault) for place in half)
                 results += [None] * len(half)
             else:
@@ -255,14 +265,40 @@ class Runner:
         for place, result in enumerate(results):
             one: tuple[Any, Sequence[Any]] = (b"", ())
             if isinstance(result, BaseException):
-                errors[place] = _fault_of(result)
+                errors[place] = self._fault_of(result, 1)
             elif place not in errors:
                 try:
                     one = self._encode(result)
                 except Exception as error:
+                    self._tell(error, 1)
                     errors[place] = _cannot_be_sent(error)
             encoded.append(one)
         return encoded
+
+    def _fault_of(self, error: BaseException, items: int) -> Fault:
+        if not isinstance(error, BadInput):  # that is the caller's
+            self._tell(error, items)
+        return _fault_of(error)
+
+    def _tell(self, error: BaseException, items: int) -> None:
+        if self._on_failed is not None:
+            self._on_failed(error, items)
+
+
+def place_of(error: BaseException) -> str:
+    """Return file and line where a model failed, empty where none of its code ran.
+
+    That is the innermost line of its author's; of a library's only where all are a library's.
+    """
+    own = innermost = ""
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if not file.startswith(HERE):
+            innermost = f"{file}:{trace.tb_lineno}"
+            own = own if file.startswith(LIBRARIES) else innermost
+        trace = trace.tb_next
+    return own or innermost
 
 
 def _has_exception(results: list[Any]) -> bool:

@@ -176,6 +176,25 @@ def test_an_exception_and_a_wrong_count_fail_only_the_guilty_item(
         client.predict(["raise"])
 
 
+def test_a_worker_says_where_its_model_fails_and_not_what_about(
+    cluster: Cluster, client: ZClient[object, object]
+) -> None:
+    worker = cluster.start_worker()
+    client.predict(["raise", "a", "raise"], return_exceptions=True)
+    client.predict(["raise"], return_exceptions=True)
+    told = worker.says("model failed")
+    assert f" kind=ValueError at={ROOT}/tests/live/models.py:" in told
+    assert "items=2" in told
+    assert "told to raise" not in told
+    assert told.count("model failed") == 1
+    worker.signal(signal.SIGTERM)
+    assert worker.ends() == 0
+    assert [line.split("items=")[1] for line in worker.log.read_text().splitlines() if "failed" in line] == [
+        "2",
+        "1",
+    ]
+
+
 @pytest.mark.parametrize("guilty", ["die", "interrupt"])
 def test_an_item_that_ends_processes_is_found_and_its_neighbours_get_their_results(
     cluster: Cluster, client: ZClient[object, object], guilty: str
