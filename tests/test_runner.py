@@ -467,8 +467,26 @@ def test_no_output_of_a_run_of_a_wrong_count_is_used() -> None:
     ran = run(model, ["a", "b", "c", "d"])
     assert outputs(ran) == ["a of 2", "b of 2", "bad_output", "d of 1"]
     assert only_fault(ran) == Fault(
-        "bad_output", "predict returned 0 outputs for a batch of 1; wanted one for each item"
+        "bad_output",
+        "predict returned 0 outputs for a batch of 1; wanted one for each item "
+        "(before it was halved: predict returned 3 outputs for a batch of 4)",
     )
+
+
+def test_a_wrong_count_of_one_half_says_nothing_of_the_other() -> None:
+    def predict(batch: list[str]) -> list[str]:
+        if "a" in batch and len(batch) > 2:
+            raise ValueError
+        return [item for item in batch if item not in "bd"]
+
+    ran = run(predict, ["a", "b", "c", "d"])
+    assert outputs(ran) == ["a", "bad_output", "c", "bad_output"]
+    assert {fault.text.partition("halved: ")[2] for _, fault in ran.errors or ()} == {
+        "predict returned 1 outputs for a batch of 2)"
+    }
+    runner = make_runner(lambda batch: batch[1:])
+    runner.run(make_work(["a", "b"]))
+    assert "halved" not in only_fault(runner.run(make_work(["a"]))).text
 
 
 @pytest.mark.parametrize("returned", [None, "ab", b"ab", {"a": 1, "b": 2}, iter([1, 2]), 7])

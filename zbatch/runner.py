@@ -124,6 +124,8 @@ class Runner:
         self._on_failed = on_failed
         """Called where the model failed: with what it or its output raised, and how many items that fails."""
         self._room = Room()
+        self._miscounted = ""
+        """What was wrong with the number of outputs of the last run."""
 
     def run(self, work: Work) -> Ran:
         """Return the outcome of every item; whatever the model does, this does not raise."""
@@ -172,26 +174,39 @@ class Runner:
     # --- predict -------------------------------------------------------------------------------------
 
     def _predict(
-        self, work: Work, items: list[Any], places: Sequence[int], errors: dict[int, Fault]
+        self,
+        work: Work,
+        items: list[Any],
+        places: Sequence[int],
+        errors: dict[int, Fault],
+        first: str = "",
     ) -> list[Any]:
         """Return one result for each place; in several runs where one would not fit."""
         if self._room.limit is None or len(places) <= self._room.limit:
-            return self._run(work, items, places, errors)
+            return self._run(work, items, places, errors, first)
         results: list[Any] = []
         for start, stop in self._room.parts(len(places)):
             if start and self._on_progress is not None:
                 self._on_progress()
-            results += self._run(work, items[start:stop], places[start:stop], errors)
+            results += self._run(work, items[start:stop], places[start:stop], errors, first)
         return results
 
     def _run(
-        self, work: Work, items: list[Any], places: Sequence[int], errors: dict[int, Fault]
+        self,
+        work: Work,
+        items: list[Any],
+        places: Sequence[int],
+        errors: dict[int, Fault],
+        first: str = "",
     ) -> list[Any]:
-        """Return one result for each place; halve what fails as a whole."""
+        """Return one result for each place; halve what fails as a whole.
+
+        ``first`` is what was wrong with the number of outputs before these were halved from others.
+        """
         count = len(places)
         memory_is_short = False
         try:
-            results = self._call(work, items, places)
+            results = self._call(work, items, places, first)
             self._room.ran(count)
             return results
         except KeyboardInterrupt:
@@ -209,6 +224,7 @@ class Runner:
             release()
             if self._on_short is not None:
                 self._on_short(count, self._room.limit or count)
+        first = first or self._miscounted
         results = []
         for half in (places[: count // 2], places[count // 2 :]):
             if self._on_progress is not None:
@@ -221,10 +237,11 @@ class Runner:
                 errors.update((place, fault) for place in half)
                 results += [None] * len(half)
             else:
-                results += self._predict(work, fresh, half, errors)
+                results += self._predict(work, fresh, half, errors, first)
         return results
 
-    def _call(self, work: Work, items: list[Any], places: Sequence[int]) -> list[Any]:
+    def _call(self, work: Work, items: list[Any], places: Sequence[int], first: str) -> list[Any]:
+        self._miscounted = ""
         ids, deadlines = work.ids, work.deadlines
         if len(places) != len(work.items):
             ids, deadlines = [ids[place] for place in places], [deadlines[place] for place in places]
@@ -236,10 +253,21 @@ class Runner:
             if self._encode is payload.encode:
                 results = _on_host(results)
             # The model may have emptied the list that it was given: the places say how many are wanted.
-            return outputs_of(results, len(places))
+            return self._counted(results, len(places), first)
         finally:
             _runs.remove(run)
             _own.reset(token)
+
+    def _counted(self, results: Any, count: int, first: str) -> list[Any]:
+        try:
+            return outputs_of(results, count)
+        except BadOutput as error:
+            self._miscounted = str(error)
+            if not first:
+                raise
+            # What a model does wrong with many may look quite different with one.
+            numbers, _, _ = first.partition("; ")
+            raise BadOutput(f"{error} (before it was halved: {numbers})") from None
 
     # --- outputs -------------------------------------------------------------------------------------
 

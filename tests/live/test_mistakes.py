@@ -137,7 +137,8 @@ def loaded(name: str, folder: Path) -> Any:
 def test_a_wrong_number_of_outputs_says_how_many_were_wanted(model: str) -> None:
     with package.local(f"{model}:Short") as client, pytest.raises(BadOutput) as caught:
         client.predict(["a", "b"])
-    sentence = "BadOutput: predict returned 0 outputs for a batch of 1; wanted one for each item"
+    sentence = "BadOutput: predict returned 0 outputs for a batch of 1; wanted one for each item "
+    sentence += "(before it was halved: predict returned 1 outputs for a batch of 2)"
     assert is_told(sentence, f"BadOutput: {caught.value}")
 
 
