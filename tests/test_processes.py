@@ -1,4 +1,4 @@
-"""The brake at literal times, and the note that outlives its writer."""
+"""The note that outlives its writer."""
 
 from __future__ import annotations
 
@@ -8,23 +8,7 @@ import time
 
 import pytest
 
-from zbatch.processes import Brake, Note, Noted
-
-
-def test_a_child_that_dies_is_started_at_once_and_from_the_fifth_death_later_and_later() -> None:
-    brake = Brake()
-    pauses = [brake.died(finished=False) for _ in range(12)]
-    assert pauses == [0.0, 0.0, 0.0, 0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
-
-
-def test_a_finished_batch_lets_the_brake_go() -> None:
-    brake = Brake()
-    pauses = [brake.died(finished=finished) for finished in (False,) * 5 + (True,) + (False,) * 4]
-    assert pauses == [0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.5]
-
-
-def test_a_brake_never_overflows() -> None:
-    assert Brake(deaths=5_000).died(finished=False) == 30.0
+from zbatch.processes import Note, Noted
 
 
 @pytest.fixture

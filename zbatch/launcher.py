@@ -27,10 +27,11 @@ from msgspec import structs
 
 from zbatch import broker, worker
 from zbatch.config import BrokerSettings, ServeSettings, WorkerSettings, version
+from zbatch.core.supervisor import Brake
 from zbatch.errors import ConfigError
 from zbatch.journal import Journal
 from zbatch.model import check_name
-from zbatch.processes import Brake, Child, Note, die_with_parent, reap_strangers
+from zbatch.processes import Child, Note, die_with_parent, reap_strangers
 
 FAILED = 1
 WRONG = 2

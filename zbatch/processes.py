@@ -20,13 +20,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
-
-BRAKE_FROM = 5
-"""Deaths in a row, without a finished batch between them, from which restarts wait."""
-
-FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
 
 KILL_PATIENCE = 5.0
 """Seconds for the kernel to end a process that was killed; longer only if it hangs in a driver."""
@@ -155,22 +149,6 @@ class Note:
             *told,
         )
         self._count[0] = count
-
-
-@dataclass(slots=True)
-class Brake:
-    """How long to wait before a child is started again: not at all, unless it does nothing but die."""
-
-    deaths: int = 0
-
-    def died(self, *, finished: bool) -> float:
-        """Count a death and return the pause before the next start, in seconds."""
-        self.deaths = 1 if finished else self.deaths + 1
-        if self.deaths < BRAKE_FROM:
-            return 0.0
-        # Bounded before it is raised: after a night of deaths the power is no float any more.
-        doublings = min(self.deaths - BRAKE_FROM, 16)
-        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**doublings)
 
 
 class Child:

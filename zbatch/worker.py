@@ -26,14 +26,14 @@ import zmq
 from zbatch import wire
 from zbatch.config import WorkerSettings, describe, version
 from zbatch.core.actions import Send
-from zbatch.core.supervisor import Lease, SupervisorCore
+from zbatch.core.supervisor import Lease, Restarts, SupervisorCore
 from zbatch.gpus import Slot, choose
 from zbatch.journal import Journal
 from zbatch.messages import Child as Report
 from zbatch.messages import Denied
 from zbatch.model import check_name
 from zbatch.model_process import DRAIN, LOAD_FAILED, Spec
-from zbatch.processes import KILL_PATIENCE, Brake, Child, Note, reap_strangers
+from zbatch.processes import KILL_PATIENCE, Child, Note, reap_strangers
 from zbatch.security import where_asked
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
 from zbatch.watchdog import Watchdog
@@ -46,12 +46,6 @@ LAG = 0.5
 
 SILENCE = 5.0
 """Seconds without a word from a broker that an operator should hear of: a restart takes less."""
-
-LOAD_TRIES = 3
-"""A model that fails to load this often in a row, on a slot that never served, will not load."""
-
-LOAD_PAUSE = 0.5
-"""Seconds before a failed load is tried again; it doubles: what was missing may be on its way."""
 
 LEFT = "left"
 """Why a process was killed that was not done when its supervisor had to leave."""
@@ -66,17 +60,14 @@ class _Place:
 
     slot: Slot
     index: int
-    brake: Brake
     note: Note
     child: Child | None = None
     incarnation: bytes = b""
     lease: Lease = field(default_factory=Lease)
+    restarts: Restarts = field(default_factory=Restarts)
     reason: str = ""
     """Why it was killed, where we did it."""
-    restarts: int = 0
     start_at: float = 0.0
-    failed_loads: int = 0
-    given_up: bool = False
     shown: str = ""
 
 
@@ -99,7 +90,7 @@ class Supervisor:
             pid=os.getpid(),
         )
         slots = choose(settings.gpu, settings.num)
-        self._places = [_Place(slot, index, Brake(), Note.create()) for index, slot in enumerate(slots)]
+        self._places = [_Place(slot, index, Note.create()) for index, slot in enumerate(slots)]
         self._poll = select.poll()
         self._wake, self._alarm = os.pipe()
         for descriptor in (self._wake, self._alarm):
@@ -173,7 +164,7 @@ class Supervisor:
 
     def _start_due(self, now: float) -> None:
         for place in self._places:
-            if place.child is None and not place.given_up and self._leaving is None and now >= place.start_at:
+            if place.child is None and self._leaving is None and now >= place.start_at:
                 self._start(place, now)
 
     def _start(self, place: _Place, now: float) -> None:
@@ -226,14 +217,11 @@ class Supervisor:
         self._tell(place, now, alive=False, exit_status=exit_status)
         if self._leaving is not None and (exit_status == 0 or place.reason == LEFT):
             return
-        ready_once = seen.state != "loading"
-        place.failed_loads = 0 if ready_once else place.failed_loads + 1
-        place.restarts += 1
-        # A poison item ends several processes until it is found; that says nothing of the model.
-        expected = seen.apart and seen.begun != seen.finished
-        pause = 0.0 if expected else place.brake.died(finished=bool(seen.finished or seen.others))
-        if not ready_once:
-            pause = max(pause, LOAD_PAUSE * 2.0 ** (place.failed_loads - 1))
+        pause = place.restarts.died(
+            loaded=seen.state != "loading",
+            finished=bool(seen.finished or seen.others),
+            apart=seen.apart and seen.begun != seen.finished,
+        )
         place.start_at = now + pause
         self._journal.event(
             "model process ended",
@@ -246,13 +234,13 @@ class Supervisor:
             batch=seen.begun if seen.begun != seen.finished else 0,
             again_in_s=round(pause, 1),
         )
-        if place.failed_loads >= LOAD_TRIES:
-            place.given_up = True
+        if place.restarts.given_up:
+            place.start_at = math.inf
             self._journal.event(
                 "slot given up",
                 level="error",
                 slot=place.index,
-                tries=place.failed_loads,
+                tries=place.restarts.failed_loads,
                 model=self.settings.model,
             )
 
@@ -310,7 +298,7 @@ class Supervisor:
             seen.begun if place.reason == LEFT else seen.finished,
             exit_status,
             "" if alive else place.reason or _word(exit_status),
-            place.restarts,
+            place.restarts.count,
             place.slot.gpu,
             seen.state if alive else "dead",
             list(seen.others),
@@ -344,11 +332,11 @@ class Supervisor:
     def _is_over(self) -> bool:
         if self._leaving is not None:
             return all(place.child is None for place in self._places) or time.monotonic() >= self._leaving
-        return all(place.given_up for place in self._places)
+        return all(place.restarts.given_up for place in self._places)
 
     def _patience(self, now: float) -> int:
         due = min(self._core.wakeup(), now + LOOK)
-        due = min([due, *(one.start_at for one in self._places if one.child is None and not one.given_up)])
+        due = min([due, *(one.start_at for one in self._places if one.child is None)])
         return max(1, int((due - now) * 1000) + 1)
 
     def _read(self, now: float) -> None:

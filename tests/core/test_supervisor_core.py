@@ -1,4 +1,4 @@
-"""What a supervisor tells its brokers of its model processes: each death counts, and counts once."""
+"""When a supervisor starts and ends model processes, and what it tells of them: each death counts once."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from itertools import count
 
 from zbatch.config import Timing
 from zbatch.core.actions import Send
-from zbatch.core.supervisor import Lease, SupervisorCore
+from zbatch.core.supervisor import Brake, Lease, Restarts, SupervisorCore
 from zbatch.messages import Bye, Child, Children, Hello, Pulse, Welcome, Who
 
 LIFE = b"supervisor life!"
@@ -197,3 +197,42 @@ def test_a_lease_that_begins_after_our_pause_is_not_moved() -> None:
     lease = Lease()
     lease.slept(until=10.0, lag=5.0)
     assert lease.is_over(until=11.0, now=11.1)
+
+
+def test_a_child_that_dies_is_started_at_once_and_from_the_fifth_death_later_and_later() -> None:
+    brake = Brake()
+    pauses = [brake.died(finished=False) for _ in range(12)]
+    assert pauses == [0.0, 0.0, 0.0, 0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
+
+
+def test_a_finished_batch_lets_the_brake_go() -> None:
+    brake = Brake()
+    pauses = [brake.died(finished=finished) for finished in (False,) * 5 + (True,) + (False,) * 4]
+    assert pauses == [0.0, 0.0, 0.0, 0.0, 0.5, 0.0, 0.0, 0.0, 0.0, 0.5]
+
+
+def test_a_brake_never_overflows() -> None:
+    assert Brake(deaths=5_000).died(finished=False) == 30.0
+
+
+def deaths(
+    restarts: Restarts, times: int, *, loaded: bool = True, finished: bool = False, apart: bool = False
+) -> list[float]:
+    return [restarts.died(loaded=loaded, finished=finished, apart=apart) for _ in range(times)]
+
+
+def test_a_model_that_fails_to_load_three_times_in_a_row_is_given_up() -> None:
+    restarts = Restarts()
+    assert deaths(restarts, 2, loaded=False) == [0.5, 1.0]
+    assert deaths(restarts, 1, loaded=True) == [0.0]
+    assert deaths(restarts, 2, loaded=False) == [0.5, 1.0]
+    assert (restarts.count, restarts.given_up) == (5, False)
+    assert deaths(restarts, 1, loaded=False) == [2.0]
+    assert (restarts.count, restarts.given_up) == (6, True)
+
+
+def test_a_poison_item_that_is_being_found_brakes_nothing() -> None:
+    restarts = Restarts()
+    assert deaths(restarts, 20, apart=True) == [0.0] * 20
+    assert deaths(restarts, 5) == [0.0, 0.0, 0.0, 0.0, 0.5]
+    assert deaths(restarts, 1, finished=True) == [0.0]

@@ -19,10 +19,9 @@ from zbatch import wire
 from zbatch.config import Timing
 from zbatch.core.actions import Send
 from zbatch.core.links import BACK
-from zbatch.core.supervisor import SupervisorCore
+from zbatch.core.supervisor import Brake, SupervisorCore
 from zbatch.core.worker import Job, Offer, WorkerCore
 from zbatch.messages import Child, Fault
-from zbatch.processes import Brake
 
 LOOK = 0.1
 """Seconds between a supervisor's looks at the leases."""

@@ -1,4 +1,4 @@
-"""The supervisor's brain: what the brokers are told about its model processes, and until when.
+"""The supervisor's brain: when a process is started again or ended, and what the brokers are told of it.
 
 A supervisor's beat lists its children, the dead ones until every broker has acknowledged them; so a death
 that is told late, or twice, or on a new connection still counts, and counts once.
@@ -14,6 +14,61 @@ from zbatch.config import Timing
 from zbatch.core.actions import Send
 from zbatch.core.session import Mint, Session
 from zbatch.messages import AnyMessage, Bye, Child, Children, Hello, Leave, Welcome, Who
+
+BRAKE_FROM = 5
+"""Deaths in a row, without a finished batch between them, from which restarts wait."""
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 30.0
+
+LOAD_TRIES = 3
+"""A model that fails to load this often in a row will not load."""
+
+LOAD_PAUSE = 0.5
+"""Seconds before a failed load is tried again; it doubles: what was missing may be on its way."""
+
+
+@dataclass(slots=True)
+class Brake:
+    """How long to wait before a child is started again: not at all, unless it does nothing but die."""
+
+    deaths: int = 0
+
+    def died(self, *, finished: bool) -> float:
+        """Count a death and return the pause before the next start, in seconds."""
+        self.deaths = 1 if finished else self.deaths + 1
+        if self.deaths < BRAKE_FROM:
+            return 0.0
+        # Bounded before it is raised: after a night of deaths the power is no float any more.
+        doublings = min(self.deaths - BRAKE_FROM, 16)
+        return min(LONGEST_PAUSE, FIRST_PAUSE * 2.0**doublings)
+
+
+@dataclass(slots=True)
+class Restarts:
+    """When the process of a slot is started again, and when no more."""
+
+    brake: Brake = field(default_factory=Brake)
+    count: int = 0
+    failed_loads: int = 0
+
+    @property
+    def given_up(self) -> bool:
+        """Whether the model will not load, however often it is tried."""
+        return self.failed_loads >= LOAD_TRIES
+
+    def died(self, *, loaded: bool, finished: bool, apart: bool) -> float:
+        """Count a death and return the pause before the next start, in seconds.
+
+        ``apart`` says that it ran what is tried apart: a poison item ends several processes until it is
+        found, and that says nothing of the model.
+        """
+        self.count += 1
+        pause = 0.0 if apart else self.brake.died(finished=finished)
+        if loaded:
+            self.failed_loads = 0
+            return pause
+        self.failed_loads += 1
+        return max(pause, LOAD_PAUSE * 2.0 ** (self.failed_loads - 1))
 
 
 @dataclass(slots=True)
