@@ -52,7 +52,8 @@ RETRY = 0.010
 """Seconds until a full pipe is tried again."""
 
 LAG = 0.5
-"""Seconds: a loop that wakes this much late was stopped, and its own sleep is nobody's death."""
+"""Seconds: a turn that takes this much longer than was meant to be waited was stopped somewhere, or had
+so much to do that others waited to be heard; its own sleep is nobody's death."""
 
 ORDINARY = frozenset({"worker ready", "client gone"})
 """Events of the core that come with ordinary work; every other one is a warning."""
@@ -114,6 +115,7 @@ class Broker:
         if gate is not None:
             poller.register(gate.socket, zmq.POLLIN)
         comes_soon = False
+        turned = time.monotonic()
         self._watchdog.ready()
         while self.running:
             patience = self._patience()
@@ -122,9 +124,9 @@ class Broker:
                 patience = 0
             ready: dict[Any, int] = dict(poller.poll(patience))
             now = time.monotonic()
-            comes_soon = now - asked < self.settings.busy_poll
-            if patience is not None and now - asked - patience / 1000 > LAG:
-                self.core.slept(now - asked - patience / 1000)
+            waited = now - asked
+            comes_soon = waited < self.settings.busy_poll
+            meant = waited if patience is None else min(waited, patience / 1000)
             if wake in ready:
                 self._heed(os.read(wake, 64))
             if gate is not None:
@@ -134,6 +136,11 @@ class Broker:
             if front in ready:
                 self._read(FRONT, READS)
             now = time.monotonic()
+            if now - turned - meant > LAG:
+                # From turn to turn, for a process is stopped anywhere; and all of it, for nobody knows when
+                # it began.  Silence is judged by the tick, from what is read in turns that went well.
+                self.core.slept(turned, now)
+            turned = now
             self._perform(self.core.tick(now), now)
             self._watchdog.alive(now)
             if self._outboxes:

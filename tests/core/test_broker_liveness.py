@@ -291,7 +291,7 @@ def test_our_own_pause_is_added_to_the_time_to_come_back_and_no_more() -> None:
     cluster = Cluster()
     client = cluster.client()
     cluster.core.unreachable(client.peer, 1.0)
-    cluster.core.slept(3.0)
+    cluster.core.slept(1.5, 4.5)
     cluster.turn(5.1)
     assert client.life in cluster.core.ledger.clients
     cluster.turn(8.1)
@@ -366,7 +366,7 @@ def test_our_own_sleep_is_nobodys_death() -> None:
     client.asks(0, 12, ms=300_000)
     batch, _ = batches(one.told())
     cluster.core.unreachable(two.peer, 1.0)
-    cluster.core.slept(100.0)
+    cluster.core.slept(1.0, 101.0)
     cluster.turn(101.0)
     assert "worker_lost" not in cluster.core.counters
     assert "lease_overrun" not in cluster.core.counters
@@ -375,6 +375,15 @@ def test_our_own_sleep_is_nobodys_death() -> None:
     one.answers(batch, now=101.1)
     cluster.turn(105.5)
     assert cluster.core.counters["worker_lost"] == 1
+
+
+def test_who_is_heard_after_our_pause_is_not_heard_in_the_future() -> None:
+    cluster = Cluster()
+    one, two = cluster.worker("w1"), cluster.worker("w2")
+    cluster.deliver(cluster.core.handle(one.peer, Beat(one.conn, 3, 1), (), 100.5))
+    cluster.core.slept(1.0, 101.0)
+    heard = [cluster.core.links.by_life[worker.life].heard for worker in (one, two)]
+    assert heard == [101.0, 100.0]
 
 
 # --- what operators may read ---------------------------------------------------------------------

@@ -9,6 +9,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,11 +20,17 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
+import zmq
 
 from tests.live.shell import PATIENCE, ROOT, Zbatch, all_end, environment
 from tests.live.test_hostile import free_port
-from zbatch import AsyncZClient, NoWorkers, PoisonItem, ZClient
-from zbatch.config import Timing
+from zbatch import AsyncZClient, NoWorkers, PoisonItem, ZClient, wire
+from zbatch.broker import Broker
+from zbatch.config import BrokerSettings, Timing
+from zbatch.core.links import FRONT
+from zbatch.journal import Journal
+from zbatch.messages import Beat, Hello, Ready
+from zbatch.sockets import connect
 
 pytestmark = pytest.mark.live
 
@@ -31,6 +38,9 @@ Start = Callable[..., Zbatch]
 
 QUICK = Timing(beat=0.2, quiet=0.6, suspect=0.6, rejoin=0.8, silent=2.0, client_silent=2.0)
 """Silences short enough to wait for."""
+
+OFFER = ("bert", 2, 32, None, 10.0, 60_000)
+"""What a worker says of itself in READY."""
 
 OPTIONS = [
     text
@@ -141,6 +151,42 @@ def test_a_worker_stopped_in_a_batch_is_missed_and_its_late_answer_counts_at_mos
         wait_for(lambda: len(client.status()["workers"]) == 2)
         assert client.predict(list(range(20))) == list(range(20))
         assert client.status()["topics"]["default"]["answered"] == 21
+
+
+class Stopping(Broker):
+    """A broker that is stopped once, between reading its workers and its clients."""
+
+    pause = 1.5 * QUICK.silent
+
+    def _read(self, side: bytes, most: int) -> None:
+        if side == FRONT:
+            time.sleep(self.pause)
+            self.pause = 0.0
+        super()._read(side, most)
+
+
+def test_a_broker_stopped_anywhere_in_its_turn_takes_nobody_for_lost(
+    context: zmq.Context[Any], tmp_path: Path
+) -> None:
+    front, back = f"ipc://{tmp_path}/front", f"ipc://{tmp_path}/back"
+    broker = Stopping(
+        BrokerSettings(frontend=(front,), backend=(back,), timing=QUICK), Journal("text", "broker")
+    )
+    broker.start()
+    turning = threading.Thread(target=broker.run)
+    turning.start()
+    worker, client = connect(context, back, QUICK), connect(context, front, QUICK)
+    for message in (Hello(b"conn....", 1, 0, b"l" * 16, "worker", 1), Ready(b"conn....", 2, 1, *OFFER)):
+        worker.send(wire.encode(message))
+    wait_for(lambda: len(broker.core.dispatcher.workers) == 1)
+    client.send(b"anything that is read")
+    wait_for(lambda: broker.pause == 0.0)
+    worker.send(wire.encode(Beat(b"conn....", 3, 1)))
+    wait_for(lambda: broker.core.links.by_life[b"l" * 16].received == 3)
+    broker.stop(at_once=True)
+    turning.join(PATIENCE)
+    broker.close()
+    assert "worker_lost" not in broker.core.counters
 
 
 def test_a_model_that_holds_the_interpreter_is_not_taken_for_dead(run: Start, tmp_path: Path) -> None:

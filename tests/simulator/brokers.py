@@ -15,7 +15,7 @@ from zbatch.core.broker import BrokerCore
 from zbatch.core.links import BACK
 
 LAG = 0.5
-"""A loop that wakes this much later than it asked was stopped; see ``zbatch/broker.py``."""
+"""A turn that takes this much longer than was meant to be waited was stopped; see ``zbatch/broker.py``."""
 
 LAST_WORDS = 5.0
 
@@ -44,7 +44,7 @@ class Broker(Process):
         self.core = BrokerCore(self.settings, self.world.mint(8))
         self.router.listens = True
         self.leaving: float | None = None
-        self._asked = self.now()
+        self._asked = self._turned = self.now()
         self._patience: float | None = 0.0
         self._fronts: list[tuple[bytes, Parcel]] = []
         self._backs: list[tuple[bytes, Parcel]] = []
@@ -64,10 +64,13 @@ class Broker(Process):
 
     def turn(self) -> None:
         now = self.now()
-        if self._patience is not None and now - self._asked - self._patience > LAG:
-            self.core.slept(now - self._asked - self._patience)
+        waited = now - self._asked
+        meant = waited if self._patience is None else min(waited, self._patience)
         self._backs = self._read(self._backs, 4 * self._reads)
         self._fronts = self._read(self._fronts, self._reads)
+        if now - self._turned - meant > LAG:
+            self.core.slept(self._turned, now)
+        self._turned = now
         self._perform(self.core.tick(now), now)
         self.core.events.clear()
         self._looked_at()

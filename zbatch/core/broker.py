@@ -15,7 +15,7 @@ from zbatch.core.actions import Send
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.dispatch import Dispatcher
 from zbatch.core.ledger import Ledger
-from zbatch.core.links import MAY_BE, Identity, Link, Links
+from zbatch.core.links import MAY_BE, Identity, Link, Links, moved
 from zbatch.core.orders import Orders
 from zbatch.core.session import SLOWEST
 from zbatch.core.sizes import Measure, size_of
@@ -161,13 +161,16 @@ class BrokerCore:
         link.gone = now
         self._watch_from(link, now + self.settings.timing.rejoin)
 
-    def slept(self, lag: float) -> None:
-        """Move every liveness timer by our own pause: our sleep is nobody's death."""
+    def slept(self, since: float, now: float) -> None:
+        """Leave our own pause out of every liveness timer: our sleep is nobody's death.
+
+        It lies somewhere between the last tick, ``since``, and now; who could not be heard was not silent.
+        """
         for link in self.links.by_life.values():
-            link.heard += lag
+            link.heard = moved(link.heard, since, now)
             if link.gone is not None:
-                link.gone += lag
-        self.dispatcher.slept(lag)
+                link.gone = moved(link.gone, since, now)
+        self.dispatcher.slept(since, now)
 
     def count(self, what: str) -> None:
         """Count something that an operator may ask about."""

@@ -16,7 +16,7 @@ from zbatch.core.backlog import CLOSED, Room, Span, runs
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.intervals import Range
 from zbatch.core.ledger import Ledger
-from zbatch.core.links import Link
+from zbatch.core.links import Link, moved
 from zbatch.core.roster import Handed, Worker
 from zbatch.core.topics import Topic, Topics
 from zbatch.errors import UnknownTopic
@@ -531,12 +531,12 @@ class Dispatcher:
 
     # --- small things ------------------------------------------------------------------------------
 
-    def slept(self, lag: float) -> None:
-        """Move what runs by our own pause."""
+    def slept(self, since: float, now: float) -> None:
+        """Leave our own pause out of what runs."""
         for worker in self.workers.values():
             for handed in worker.holds.values():
                 if handed.began is not None:
-                    handed.began += lag
+                    handed.began = moved(handed.began, since, now)
 
     def wakeup(self) -> float | None:
         """Return when the next lease is to be looked at."""

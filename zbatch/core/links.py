@@ -122,6 +122,11 @@ class Links:
         return True
 
 
+def moved(then: float, since: float, now: float) -> float:
+    """Return when something was, to who counts no time between ``since`` and now."""
+    return then + now - since if then <= since else max(then, now)
+
+
 def origin_of(life: bytes) -> bytes:
     """Return what others may know of a life: enough to tell clients apart, useless for a HELLO."""
     return blake2b(life, digest_size=8).digest()
