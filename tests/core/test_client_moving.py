@@ -24,7 +24,7 @@ from tests.core.asking import (
 from zbatch.core.actions import Send
 from zbatch.core.brokers import LONGEST_PATIENCE
 from zbatch.core.client import MOVES, ClientCore
-from zbatch.messages import Beat, Bye, Cancel, Fault, Group, Hello, Request, Who
+from zbatch.messages import Beat, Bulk, Bye, Cancel, Fault, Group, Hello, Request, Who
 
 LEAVING = Fault("draining", "leaving", 500)
 STOPPED = Fault("cancelled", "the client is closed")
@@ -44,6 +44,14 @@ def left_with_one_running() -> ClientCore:
 
 
 # --- a broker that is quiet ----------------------------------------------------------------------
+
+
+def test_a_broker_that_announces_something_large_and_dies_is_left_all_the_same() -> None:
+    core = connected(brokers=2)
+    ask(core, call(b"a", timeout=120.0), now=1.0)
+    core.handle(FIRST, Bulk(conn(1), 2, 2, 200 << 20), [], 1.0)
+    assert SECOND not in {peer for second in range(2, 34) for peer in peers(core.tick(float(second)))}
+    assert SECOND in peers(core.tick(34.0))
 
 
 def test_when_a_broker_goes_quiet_the_next_one_is_asked() -> None:

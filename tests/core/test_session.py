@@ -3,7 +3,7 @@ from __future__ import annotations
 from itertools import count
 
 from zbatch.core.actions import Send
-from zbatch.core.session import LARGE, SLOWEST, Session
+from zbatch.core.session import EXCUSED, LARGE, SLOWEST, Session
 from zbatch.messages import Bulk, Pulse, Welcome, Who
 
 EPOCH = b"epoch..."
@@ -91,3 +91,10 @@ def test_what_was_announced_may_be_waited_for() -> None:
     assert session.heard == 15.0
     session.accepts(Pulse(b"c" * 8, 2, 0), 6.0)
     assert session.heard == 6.0
+
+
+def test_what_was_announced_is_not_waited_for_for_ever() -> None:
+    session = Session(b"peer", lambda size: b"c" * size, 1.0)
+    session.renew()
+    session.accepts(Bulk(b"c" * 8, 1, 0, 2**50), 5.0)
+    assert (EXCUSED, session.heard) == (30.0, 35.0)

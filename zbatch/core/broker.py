@@ -326,7 +326,11 @@ class BrokerCore:
         return taken
 
     def _on_bulk(self, link: Link, bulk: Bulk, _: Sequence[Any], now: float) -> None:
-        """Expect nothing of a peer while something large travels."""
+        """Expect nothing of a peer while something large travels, however long it takes.
+
+        Were it forgotten meanwhile, what then arrives would be a stranger's, and would have to come again.
+        That its connection is there still is found out by probes, see :meth:`_look_at`.
+        """
         link.heard = now + min(bulk.size, self.settings.limits.message_bytes) / SLOWEST
 
     # --- clients -----------------------------------------------------------------------------------

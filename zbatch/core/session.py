@@ -24,6 +24,10 @@ LARGE = 1 << 20
 SLOWEST = 100_000
 """Bytes a second that a link is believed to carry at least."""
 
+EXCUSED = 30.0
+"""Seconds of silence that an announced message explains at most.  It is a call's default timeout: who waits
+longer for one message has given up, and a broker that dies after announcing one must be left at last."""
+
 
 @dataclass(slots=True, eq=False)
 class Session:
@@ -73,7 +77,7 @@ class Session:
             return False
         self.heard = now
         if isinstance(message, Bulk):
-            self.heard += message.size / SLOWEST
+            self.heard += min(message.size / SLOWEST, EXCUSED)
         if isinstance(message, Who):
             return True
         self.received = message.number
