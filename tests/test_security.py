@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from pathlib import Path
 
@@ -163,6 +164,25 @@ def test_a_file_that_is_no_key_lets_nobody_in_and_is_named(farm: Path) -> None:
     allowed.refresh()
     assert allowed.find(client.public) is None
     assert [sentence.partition(":")[0].rpartition("/")[2] for sentence in allowed.refused] == ["client.key"]
+
+
+def test_what_is_no_small_file_is_not_opened_and_lets_nobody_in(farm: Path) -> None:
+    folder = farm / "allowed" / "client"
+    os.mkfifo(folder / "fifo.key")
+    (folder / "folder.key").mkdir()
+    (folder / "device.key").symlink_to("/dev/zero")
+    with (folder / "huge.key").open("wb") as huge:
+        huge.truncate(1 << 40)
+    (folder / "link.key").symlink_to(add(farm, "client", "alice").parent / "allowed" / "client" / "alice.key")
+    allowed = Allowed(farm)
+    allowed.refresh()
+    assert sorted(sentence.rpartition("/")[2] for sentence in allowed.refused) == [
+        "device.key: no public key can be read: it is no file",
+        "fifo.key: no public key can be read: it is no file",
+        "folder.key: no public key can be read: it is no file",
+        "huge.key: no public key can be read: it has 1099511627776 bytes, at most 65536 are read",
+    ]
+    assert allowed.find(own(farm / "alice", "client").public) is not None
 
 
 def test_of_a_key_in_two_places_the_weaker_role_counts(farm: Path) -> None:

@@ -19,8 +19,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import zmq
 import zmq.auth
+from zmq.utils import z85
 
 from zbatch.core.links import Identity
 from zbatch.errors import ConfigError
@@ -29,9 +29,15 @@ BROKER = "broker"
 ROLES = ("worker", "client", "admin")
 """What a key may be for; see ``core/links.py`` for what each may do."""
 
+O_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
+"""Windows, where only clients run, has none."""
+
 PUBLIC, SECRET = ".key", ".key_secret"
 
 NAME_LENGTH = 64
+
+KEY_FILE = 1 << 16
+"""Bytes: the file of a key has a few hundred; what is larger is none, and is not read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,13 +209,34 @@ def _load_secret(path: Path) -> tuple[bytes, bytes]:
 
 def _load_public(path: Path) -> bytes:
     try:
-        public, _ = zmq.auth.load_certificate(path)
-        zmq.utils.z85.decode(public)
+        public = _public_in(_read(path))
+        z85.decode(public)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"{path}: no public key can be read: {error}") from None
     if len(public) != 40:
         raise ConfigError(f"{path}: wanted a public key of 40 characters, got {len(public)}")
     return public
+
+
+def _public_in(text: bytes) -> bytes:
+    """Return what stands after ``public-key =``, the form of ``zmq.auth``, which opens anything."""
+    for line in text.splitlines():
+        name, _, value = line.strip().partition(b"=")
+        if name.strip() == b"public-key":
+            return value.strip(b" \t'\"")
+    raise ValueError("it has no public-key")
+
+
+def _read(path: Path) -> bytes:
+    """Return what a small file has; who puts something else there must not keep its reader waiting."""
+    found = path.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise ValueError("it is no file")
+    if found.st_size > KEY_FILE:
+        raise ValueError(f"it has {found.st_size} bytes, at most {KEY_FILE} are read")
+    # Should it be a FIFO by now, opening it waits for nobody.
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | O_NONBLOCK)) as stream:
+        return stream.read(KEY_FILE)
 
 
 @contextmanager
