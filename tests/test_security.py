@@ -11,7 +11,7 @@ import zmq
 
 from zbatch.core.links import Identity
 from zbatch.errors import ConfigError
-from zbatch.security import Allowed, add, make_farm, of_broker, own
+from zbatch.security import Allowed, AllowList, add, make_farm, of_broker, own
 
 
 @pytest.fixture
@@ -25,6 +25,13 @@ def touch(path: Path, text: str) -> None:
     """Write a file whose state differs from the one before."""
     path.unlink(missing_ok=True)
     path.write_text(text)
+
+
+def looked(farm: Path) -> Allowed:
+    """Return who is allowed at a first look."""
+    found = AllowList(farm).look()
+    assert found is not None
+    return found
 
 
 def test_a_farm_has_a_key_for_the_broker_and_one_for_each_role(farm: Path) -> None:
@@ -76,11 +83,9 @@ def test_of_several_roles_the_first_that_is_there_is_used(farm: Path) -> None:
 def test_a_key_of_ones_own_lies_in_a_folder_to_copy(farm: Path) -> None:
     home = add(farm, "client", "alice")
     assert sorted(path.name for path in home.iterdir()) == ["broker.key", "client.key_secret"]
-    allowed = Allowed(farm)
-    allowed.refresh()
     keys = own(home, "client")
     assert keys.server == of_broker(farm).public
-    assert allowed.find(keys.public) == Identity(keys.public, "client", "alice")
+    assert looked(farm).by_key[keys.public] == Identity(keys.public, "client", "alice")
 
 
 @pytest.mark.parametrize(
@@ -144,25 +149,25 @@ def test_a_folder_that_cannot_be_written_gets_a_sentence(tmp_path: Path) -> None
 
 
 def test_who_is_allowed_is_read_again_when_a_file_comes_or_goes(farm: Path) -> None:
-    allowed = Allowed(farm)
-    assert allowed.refresh()
-    assert not allowed.refresh()
+    listed = AllowList(farm)
+    first = listed.look()
+    assert first is not None
+    assert listed.look() is None
     alice = own(add(farm, "client", "alice"), "client")
-    assert allowed.find(alice.public) is None
-    assert allowed.refresh()
-    assert allowed.find(alice.public) is not None
+    second = listed.look()
+    assert second is not None
+    assert second.by_key.keys() - first.by_key.keys() == {alice.public}
     (farm / "allowed" / "client" / "alice.key").unlink()
-    assert allowed.refresh()
-    assert allowed.find(alice.public) is None
+    assert listed.look() == first
 
 
 def test_a_file_that_is_no_key_lets_nobody_in_and_is_named(farm: Path) -> None:
-    allowed = Allowed(farm)
-    allowed.refresh()
-    client = own(farm, "client")
+    listed = AllowList(farm)
+    listed.look()
     touch(farm / "allowed" / "client" / "client.key", "garbage")
-    allowed.refresh()
-    assert allowed.find(client.public) is None
+    allowed = listed.look()
+    assert allowed is not None
+    assert own(farm, "client").public not in allowed.by_key
     assert [sentence.partition(":")[0].rpartition("/")[2] for sentence in allowed.refused] == ["client.key"]
 
 
@@ -174,29 +179,23 @@ def test_what_is_no_small_file_is_not_opened_and_lets_nobody_in(farm: Path) -> N
     with (folder / "huge.key").open("wb") as huge:
         huge.truncate(1 << 40)
     (folder / "link.key").symlink_to(add(farm, "client", "alice").parent / "allowed" / "client" / "alice.key")
-    allowed = Allowed(farm)
-    allowed.refresh()
+    allowed = looked(farm)
     assert sorted(sentence.rpartition("/")[2] for sentence in allowed.refused) == [
         "device.key: no public key can be read: it is no file",
         "fifo.key: no public key can be read: it is no file",
         "folder.key: no public key can be read: it is no file",
         "huge.key: no public key can be read: it has 1099511627776 bytes, at most 65536 are read",
     ]
-    assert allowed.find(own(farm / "alice", "client").public) is not None
+    assert own(farm / "alice", "client").public in allowed.by_key
 
 
 def test_of_a_key_in_two_places_the_weaker_role_counts(farm: Path) -> None:
     worker = own(farm, "worker")
     text = (farm / "allowed" / "worker" / "worker.key").read_text()
     (farm / "allowed" / "admin" / "too.key").write_text(text)
-    allowed = Allowed(farm)
-    allowed.refresh()
-    found = allowed.find(worker.public)
-    assert found is not None
-    assert found.role == "worker"
+    assert looked(farm).by_key[worker.public].role == "worker"
 
 
 def test_without_a_folder_nobody_is_allowed(tmp_path: Path) -> None:
-    allowed = Allowed(tmp_path)
-    assert not allowed.refresh()
-    assert allowed.find(b"x" * 40) is None
+    assert AllowList(tmp_path).look() is None
+    assert Allowed() == Allowed({}, ())

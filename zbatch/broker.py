@@ -26,7 +26,7 @@ from zbatch.core.links import BACK, FRONT
 from zbatch.gate import Gate, try_doors
 from zbatch.journal import Journal
 from zbatch.messages import NOWHERE, Denied, Fault
-from zbatch.security import Allowed, of_broker
+from zbatch.security import AllowList, of_broker
 from zbatch.sockets import (
     Bound,
     bind,
@@ -87,13 +87,14 @@ class Broker:
         keys = of_broker(settings.keys) if settings.keys else None
         if keys is not None:
             # Before the doors: who is not asked about does not get in.
-            self._gate = Gate(self._context, keys, Allowed(settings.keys), self._journal)
+            self._gate = Gate(self._context, keys, AllowList(settings.keys), self._journal)
         listen = partial(bind, self._context, keys=keys, group=settings.ipc_group)
         try:
             self._sides[FRONT] = listen(settings.frontend, settings.limits.message_bytes)
             self._sides[BACK] = listen(settings.backend, settings.limits.message_bytes)
             if self._gate is not None:
                 try_doors(self._gate, [end for bound in self._sides.values() for end in bound.endpoints])
+                self._gate.start()
         except Exception:
             self.close()
             raise

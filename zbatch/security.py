@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,27 +113,30 @@ def of_broker(folder: str | Path) -> Keys:
     return Keys(public, private)
 
 
+@dataclass(frozen=True, slots=True)
 class Allowed:
-    """The public keys of all who may come in, as the farm's folder has them now."""
+    """All who may come in, as the farm's folder had them at one time."""
+
+    by_key: Mapping[bytes, Identity] = field(default_factory=dict)
+    """By public key, 40 characters of Z85."""
+    refused: Sequence[str] = ()
+    """Sentences about files that could not be used."""
+
+
+class AllowList:
+    """The farm's folder of public keys, looked at again and again; each look may wait for a disk."""
 
     def __init__(self, folder: str | Path) -> None:
         self._folder = Path(folder).expanduser() / "allowed"
         self._seen: dict[Path, tuple[int, int, int]] = {}
         self._by_file: dict[Path, Identity] = {}
-        self._by_key: dict[bytes, Identity] = {}
-        self.refused: list[str] = []
-        """Sentences about files that the last look could not use."""
 
-    def find(self, key: bytes) -> Identity | None:
-        """Return who has this public key (40 characters of Z85)."""
-        return self._by_key.get(key)
-
-    def refresh(self) -> bool:
-        """Look at the folder; return whether anything changed."""
+    def look(self) -> Allowed | None:
+        """Return who is allowed now; None where nothing changed since the last look."""
         files = dict(self._files())
         if files == self._seen:
-            return False
-        self.refused = []
+            return None
+        refused: list[str] = []
         found: dict[Path, Identity] = {}
         for path, state in files.items():
             known = self._by_file.get(path)
@@ -144,12 +147,11 @@ class Allowed:
                 found[path] = Identity(_load_public(path), path.parent.name, path.stem)
             except ConfigError as error:
                 # A file that cannot be read lets nobody in.
-                self.refused.append(str(error))
+                refused.append(str(error))
         self._seen, self._by_file = files, found
         # Of a key that stands in two places the weaker role counts.
         ordered = sorted(found.values(), key=lambda one: ROLES.index(one.role), reverse=True)
-        self._by_key = {one.key: one for one in ordered}
-        return True
+        return Allowed({one.key: one for one in ordered}, refused)
 
     def _files(self) -> Iterator[tuple[Path, tuple[int, int, int]]]:
         for role in ROLES:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import stat
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,12 +19,12 @@ from tests.live.shell import PATIENCE, ROOT, Zbatch, zbatch
 from zbatch import BrokerUnreachable, Forbidden, ZClient, wire
 from zbatch.core.links import Identity
 from zbatch.errors import ConfigError
-from zbatch.gate import Gate, try_doors
+from zbatch.gate import LOOK, STALE, Gate, try_doors
 from zbatch.journal import Journal
 from zbatch.messages import NOWHERE, Denied, Fault, Hello
-from zbatch.security import Allowed, add, make_farm, of_broker, own
+from zbatch.security import Allowed, AllowList, Keys, add, make_farm, of_broker, own
 from zbatch.settings import Timing
-from zbatch.sockets import bind, connect
+from zbatch.sockets import Bound, bind, connect
 
 pytestmark = pytest.mark.live
 
@@ -152,26 +154,49 @@ def test_no_secret_is_logged_or_shown(farm: Farm) -> None:
 # --- the doors -----------------------------------------------------------------------------------
 
 
-class Open(Allowed):
-    """An allow-list that is broken: everybody is on it."""
+class Anybody(dict[bytes, Identity]):
+    """A table that is broken: everybody is in it."""
 
-    def find(self, key: bytes) -> Identity | None:
+    def get(self, key: bytes, default: Any = None) -> Any:
         return Identity(key, "client", "anybody")
 
 
+class Open(AllowList):
+    """An allow-list that everybody is on."""
+
+    def look(self) -> Allowed:
+        return Allowed(Anybody())
+
+
+class Stalling(AllowList):
+    """An allow-list on a disk that answers once and not again until it is told to."""
+
+    looks = 0
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.answers = threading.Event()
+
+    def look(self) -> Allowed | None:
+        self.looks += 1
+        if self.looks > 1:
+            self.answers.wait(PATIENCE)
+        return super().look()
+
+
 @contextmanager
-def gate_of(context: zmq.Context[Any], home: Path, allowed: type[Allowed]) -> Iterator[Gate]:
+def gate_of(context: zmq.Context[Any], home: Path, listed: AllowList) -> Iterator[Gate]:
     """Stand at a gate with keys of its own."""
     make_farm(home)
     journal = Journal("text", "test")
-    gate = Gate(context, of_broker(home), allowed(home), journal)
+    gate = Gate(context, of_broker(home), listed, journal)
     yield gate
     gate.close()
     journal.close()
 
 
 def test_a_broker_that_a_wrong_key_opens_does_not_start(context: zmq.Context[Any], tmp_path: Path) -> None:
-    with gate_of(context, tmp_path, Open) as gate:
+    with gate_of(context, tmp_path, Open(tmp_path)) as gate:
         bound = bind(context, ["tcp://127.0.0.1:*"], 1 << 20, keys=gate.keys)
         with pytest.raises(ConfigError, match="lets in who has a key that is not allowed"):
             try_doors(gate, bound.endpoints)
@@ -179,7 +204,7 @@ def test_a_broker_that_a_wrong_key_opens_does_not_start(context: zmq.Context[Any
 
 
 def test_a_broker_that_opens_without_a_key_does_not_start(context: zmq.Context[Any], tmp_path: Path) -> None:
-    with gate_of(context, tmp_path, Allowed) as gate:
+    with gate_of(context, tmp_path, AllowList(tmp_path)) as gate:
         bound = bind(context, ["tcp://127.0.0.1:*"], 1 << 20)
         with pytest.raises(ConfigError, match="lets in who has no key"):
             try_doors(gate, bound.endpoints)
@@ -194,6 +219,50 @@ def test_without_anybody_at_the_gate_nobody_gets_in(context: zmq.Context[Any], t
     assert not bound.socket.poll(1_000)
     dealer.close(0)
     bound.close()
+
+
+def test_a_disk_that_stalls_keeps_nobody_waiting_and_after_a_while_nobody_gets_in(
+    context: zmq.Context[Any], tmp_path: Path
+) -> None:
+    listed = Stalling(tmp_path)
+    with gate_of(context, tmp_path, listed) as gate:
+        bound = bind(context, ["tcp://127.0.0.1:*"], 1 << 20, keys=gate.keys)
+        gate.start()
+        wait_for(lambda: listed.looks == 2)
+        now = time.monotonic()
+        assert gate.look(now, {}) == []
+        assert lets_in(gate, bound, own(tmp_path, "client"))
+        for later in (STALE, STALE + LOOK):
+            assert gate.look(now + later, {}) == []
+        assert not lets_in(gate, bound, own(tmp_path, "client"))
+        (tmp_path / "allowed" / "admin" / "admin.key").unlink()
+        listed.answers.set()
+        wait_for(lambda: listed.looks == 3)
+        gate.look(now + STALE + 2 * LOOK, {})
+        assert lets_in(gate, bound, own(tmp_path, "client"))
+        assert not lets_in(gate, bound, own(tmp_path, "admin"))
+        bound.close()
+
+
+def lets_in(gate: Gate, bound: Bound, keys: Keys) -> bool:
+    """Return whether a message of who has this key arrives, with somebody at the gate."""
+    dealer = connect(zmq.Context.instance(), bound.endpoints[0], Timing(), keys)
+    dealer.send(b"let me in")
+    until = time.monotonic() + 1.0
+    while time.monotonic() < until and not bound.socket.poll(10):
+        gate.answer()
+    came = bool(bound.socket.poll(0))
+    while bound.socket.poll(0):
+        bound.socket.recv_multipart()
+    dealer.close(0)
+    return came
+
+
+def wait_for(happened: Callable[[], bool]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < until
+        time.sleep(0.01)
 
 
 def test_only_its_user_may_use_an_ipc_endpoint(run: Start, tmp_path: Path) -> None:
