@@ -38,8 +38,8 @@ STALE = 10.0
 """Seconds without a finished look after which nobody new gets in: a key may have been taken away meanwhile.
 A disk may be slow for moments, and the host busy."""
 
-PROBE = 2.0
-"""Seconds that a door may take to say no."""
+PROBE = 5.0
+"""Seconds that a door may take to say no; on a busy host a handshake takes a while."""
 
 GUESTS = 1_024
 """Connections remembered beyond those that have introduced themselves."""
@@ -187,7 +187,10 @@ class _Reader:
 
 
 def try_doors(gate: Gate, endpoints: Sequence[str]) -> None:
-    """Try to get in with a wrong key and without one; raises :class:`ConfigError` where that works."""
+    """Try to get in with a wrong key and without one.
+
+    Raises :class:`ConfigError` where that works, and where a door says nothing: it may open later.
+    """
     context: zmq.Context[Any] = zmq.Context()
     try:
         tries = [(make_dealer(context, key), one, key) for one in endpoints for key in _wrong_keys(gate)]
@@ -210,6 +213,11 @@ def try_doors(gate: Gate, endpoints: Sequence[str]) -> None:
                     if event & REFUSED:
                         watched.pop(monitor, None)
                         break
+        for endpoint, _ in watched.values():
+            raise ConfigError(
+                f"{endpoint} said neither yes nor no within {PROBE:g} s to who must not get in; "
+                "this broker will not serve"
+            )
     finally:
         gate.is_trying = False
         context.destroy(0)

@@ -211,6 +211,20 @@ def test_a_broker_that_opens_without_a_key_does_not_start(context: zmq.Context[A
         bound.close()
 
 
+def test_a_broker_with_a_door_that_says_nothing_does_not_start(
+    context: zmq.Context[Any], tmp_path: Path
+) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        gate_of(context, tmp_path, AllowList(tmp_path)) as gate,
+    ):
+        bound = bind(context, ["tcp://127.0.0.1:*"], 1 << 20, keys=gate.keys)
+        doors = [*bound.endpoints, f"tcp://127.0.0.1:{silent.getsockname()[1]}"]
+        with pytest.raises(ConfigError, match=f"{doors[1]} said neither yes nor no"):
+            try_doors(gate, doors)
+        bound.close()
+
+
 def test_without_anybody_at_the_gate_nobody_gets_in(context: zmq.Context[Any], tmp_path: Path) -> None:
     make_farm(tmp_path)
     bound = bind(context, ["tcp://127.0.0.1:*"], 1 << 20, keys=of_broker(tmp_path))
