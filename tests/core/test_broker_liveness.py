@@ -356,6 +356,15 @@ def test_a_supervisor_that_stays_silent_is_forgotten() -> None:
     assert cluster.core.dispatcher.children == {}
 
 
+def test_of_workers_that_left_before_they_offered_anything_nothing_is_kept() -> None:
+    cluster = Cluster()
+    cluster.stranger_worker("w1").says(Bye)
+    cluster.stranger_worker("w2")
+    for second in (3.0, 6.0, 9.0, 12.0):
+        cluster.turn(second)
+    assert (cluster.core.links.by_life, cluster.core.dispatcher._incarnations) == ({}, {})
+
+
 # --- our own pause -------------------------------------------------------------------------------
 
 

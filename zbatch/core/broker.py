@@ -252,6 +252,7 @@ class BrokerCore:
             worker = self.dispatcher.workers.get(link.life)
             if worker is not None:
                 self.dispatcher.lose(worker)
+            self.dispatcher.forget(link)
         else:
             self.dispatcher.orphan(link)
         self.links.forget(link)
@@ -411,6 +412,7 @@ class BrokerCore:
         worker = self.dispatcher.workers.get(link.life)
         if worker is not None:
             self.dispatcher.dismiss(worker)
+        self.dispatcher.forget(link)
         self.links.forget(link)
 
     def _on_children(self, link: Link, children: Children, _: Sequence[Any], now: float) -> None:

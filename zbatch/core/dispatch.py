@@ -186,6 +186,10 @@ class Dispatcher:
         # Cut off, it may meanwhile have begun whatever it was handed.
         self._give_up(worker, ran=True)
 
+    def forget(self, link: Link) -> None:
+        """Forget who a life was, whether or not it ever offered anything."""
+        self._incarnations.pop(link.life, None)
+
     def dismiss(self, worker: Worker) -> None:
         """Let a worker go that says itself that nothing runs there any more."""
         self._give_up(worker, ran=None)
