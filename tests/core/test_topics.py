@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.core.driving import Cluster, ready
 from tests.core.queueing import ids, make_held, push
 from tests.core.staffing import make_worker
 from zbatch.config import BrokerCoreSettings, Limits
 from zbatch.core.backlog import RUNNING, Span
 from zbatch.core.batching import POLICIES
 from zbatch.core.roster import Handed, Worker
-from zbatch.core.topics import Topic, Topics
+from zbatch.core.topics import KEPT, Topic, Topics
 from zbatch.errors import UnknownTopic
 
 
@@ -63,6 +64,27 @@ def test_a_worker_is_taken_whatever_is_waited_for() -> None:
     some.open("one").items = 1
     some.open("two", served=True)
     assert list(some.all) == ["one", "two"]
+
+
+def test_of_topics_that_nobody_serves_any_more_the_last_thousand_are_kept() -> None:
+    some = topics()
+    some.open("busy", served=True).items = 1
+    some.open("never", served=True)
+    some.drained.add("drained")
+    some.open("drained", served=True)
+    for at in range(KEPT - 1):
+        some.open(f"t{at}", served=True).served = float(KEPT - at)
+    assert len(some.all) == KEPT + 2
+    some.open("new", served=True)
+    assert list(some.all) == ["busy", "drained", *(f"t{at}" for at in range(750)), "new"]
+
+
+def test_a_worker_that_serves_one_topic_after_the_other_leaves_no_more_than_these() -> None:
+    cluster = Cluster()
+    worker = cluster.worker()
+    for at in range(2 * KEPT):
+        ready(worker, topic=f"t{at}", now=float(at))
+    assert KEPT / 2 < len(cluster.core.topics.all) <= KEPT + 1
 
 
 def test_a_touched_topic_is_looked_at_once() -> None:

@@ -22,6 +22,10 @@ SHORT_RUN = 0.005
 """Seconds.  A prefetched batch whose wait is shorter than this is not called back: that would cost more."""
 
 
+KEPT = 1_000
+"""Topics without a worker and without an item that are kept, for people who read what became of them."""
+
+
 @dataclass(slots=True)
 class Tally:
     """What happened to a topic so far."""
@@ -70,6 +74,11 @@ class Topic:
     shared_until: float = 0.0
     """Until when several principals are taken to ask: one of them may come next."""
     tally: Tally = field(default_factory=Tally)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing but figures would be lost with this topic."""
+        return not self.items and not len(self.roster)
 
     def learned(self, items: int, seconds: float, now: float) -> None:
         """Learn how long a batch ran."""
@@ -194,8 +203,10 @@ class Topics:
         allowed = self._settings.topics
         if allowed is not None and name not in allowed:
             raise UnknownTopic(f"topic {name!r} is not served here; this broker serves {', '.join(allowed)}")
+        if len(self.all) >= KEPT:
+            self._let_go_of_the_oldest()
         if not served and len(self.all) >= self._settings.limits.unserved_topics:
-            self._let_go()
+            self._let_go(lambda one: one.served is None)
             unserved = sum(1 for one in self.all.values() if one.served is None)
             if unserved >= self._settings.limits.unserved_topics:
                 raise UnknownTopic(
@@ -227,6 +238,21 @@ class Topics:
         """Return when the first policy wants to look again."""
         return min((one.wake for one in self._waking.values() if one.wake is not None), default=None)
 
-    def _let_go(self) -> None:
-        for name in [one.name for one in self.all.values() if one.served is None and not one.items]:
-            del self.all[name]
+    def _let_go(self, which: Callable[[Topic], bool]) -> None:
+        for topic in [one for one in self._empty() if which(one)]:
+            del self.all[topic.name]
+
+    def _let_go_of_the_oldest(self) -> None:
+        empty = sorted(self._empty(), key=_last_served)
+        if len(empty) >= KEPT:
+            # Many at once: to look for them costs as much as all that are known.
+            for topic in empty[: KEPT // 4]:
+                del self.all[topic.name]
+
+    def _empty(self) -> list[Topic]:
+        # A drained one is kept: it is there by order, and people must see it.
+        return [one for one in self.all.values() if one.is_empty and one.name not in self.drained]
+
+
+def _last_served(topic: Topic) -> float:
+    return float("-inf") if topic.served is None else topic.served
