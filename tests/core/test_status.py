@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from tests.core.driving import EPOCH, Cluster, Peer
-from tests.core.hearing import batches
+from tests.core.hearing import batches, outcomes
 from zbatch.messages import Child, Children, Fault, Status, StatusAsk
 
 
@@ -80,6 +80,17 @@ def test_a_topic_shows_how_its_items_ended_and_a_worker_what_it_ran() -> None:
     topic = snapshot["topics"]["bert"]
     assert (topic["answered"], topic["errors"]) == (5, {"model_failed": 3})
     assert [one["batches"] for one in snapshot["workers"]] == [2]
+
+
+def test_codes_that_nobody_knows_are_counted_as_one_and_told_as_they_are() -> None:
+    cluster = Cluster()
+    worker, client = cluster.worker(slots=1), cluster.client()
+    client.asks(0, 3)
+    (batch,) = batches(worker.told())
+    faults = [(at, Fault(f"invented_{at}", "no")) for at in range(2)]
+    worker.answers(batch, b"", b"", b"", errors=[*faults, (2, Fault("bad_output", "no"))])
+    assert outcomes(client.told()) == {0: "invented_0", 1: "invented_1", 2: "bad_output"}
+    assert shown(client, 1.0)["topics"]["bert"]["errors"] == {"error": 2, "bad_output": 1}
 
 
 def test_latency_counts_from_the_arrival() -> None:

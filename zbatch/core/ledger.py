@@ -20,7 +20,7 @@ from zbatch.core.links import Link
 from zbatch.core.session import LARGE
 from zbatch.core.sizes import Measure, messages_of, size_of
 from zbatch.core.topics import Topic, Topics
-from zbatch.errors import UnknownTopic, to_fault
+from zbatch.errors import BY_CODE, UnknownTopic, ZbatchError, to_fault
 from zbatch.messages import Bulk, Fault, Group, Refusal, Refused, Request, Result, Results
 
 LONGEST = 7 * 86_400.0
@@ -292,7 +292,9 @@ class Ledger:
         if not open_parts:
             return
         tally = self._topics.all[held.topic].tally
-        tally.errors[fault.code] = tally.errors.get(fault.code, 0) + intervals.count(open_parts)
+        # A code is a worker's to say, what is counted is not: codes without a class are one.
+        code = fault.code if fault.code in BY_CODE else ZbatchError.code
+        tally.errors[code] = tally.errors.get(code, 0) + intervals.count(open_parts)
         for one in open_parts:
             self._refuse(held.owner, (held.base + one[0], held.base + one[1]), fault)
             self._end(held, one)
