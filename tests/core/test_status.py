@@ -7,6 +7,7 @@ from typing import Any
 
 from tests.core.driving import EPOCH, Cluster, Peer
 from tests.core.hearing import batches, outcomes
+from zbatch.core.status import MOST
 from zbatch.messages import Child, Children, Fault, Status, StatusAsk
 
 
@@ -107,6 +108,15 @@ def test_a_topic_that_was_only_asked_for_has_no_figures_yet() -> None:
     client.asks(0, 1)
     topic = shown(client, 1.0)["topics"]["bert"]
     assert (topic["mean_batch"], topic["fill"], topic["run_ms"]["p50"]) == (None, None, None)
+
+
+def test_of_a_large_farm_as_many_processes_are_named_as_workers() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    for name in ("s1", "s2"):
+        children = [Child(b"%s%06d" % (name.encode(), at), True) for at in range(MOST - 1)]
+        cluster.supervisor(name).says(Children, "bert", children)
+    assert len(shown(client, 1.0)["processes"]) == MOST == 1_000
 
 
 def test_workers_and_processes_are_shown_with_where_and_how_they_are() -> None:

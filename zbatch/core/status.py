@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -13,12 +14,12 @@ if TYPE_CHECKING:
     from zbatch.core.broker import BrokerCore
 
 MOST = 1_000
-"""Workers that a snapshot names; a farm larger than this reads its totals."""
+"""Workers, and processes, that a snapshot names; a farm larger than this reads its totals."""
 
 
 def snapshot(core: BrokerCore, now: float) -> bytes:
     """Return the state of a broker as JSON."""
-    workers = list(core.dispatcher.workers.values())[:MOST]
+    workers = islice(core.dispatcher.workers.values(), MOST)
     shown = {
         "protocol": 1,
         "epoch": core.epoch.hex(),
@@ -35,7 +36,7 @@ def snapshot(core: BrokerCore, now: float) -> bytes:
                 "reason": child.reason,
                 "restarts": child.restarts,
             }
-            for incarnation, (_, child) in core.dispatcher.children.items()
+            for incarnation, (_, child) in islice(core.dispatcher.children.items(), MOST)
         ],
         "clients": len(core.ledger.clients),
         "counters": dict(core.counters),
