@@ -26,6 +26,7 @@ SNAPSHOT: dict[str, Any] = {
             "errors": {"overloaded": 2},
         },
         "idle": {"oldest_age_s": None, "latency_ms": None},
+        "old": {"workers": 1, "draining": True},
     },
     "workers": [
         {
@@ -57,6 +58,7 @@ def test_a_snapshot_shows_topics_workers_clients_and_what_went_wrong() -> None:
         "topic waiting oldest running workers items/s p50 p99 batch fill closed errors",
         "bert 1,234 250ms 64 2 812.5 12.3ms 1.5s 30.5 95% full 120, idle 3 overloaded 2",
         "idle - - - - - - - - - - -",
+        "old (draining) - - - 1 - - - - - - -",
         "topic host pid gpu state batches restarts model",
         "bert gpu-1 4242 0 ready 123 1 ?[31mBert[/]",
         "counters: malformed 3",
@@ -88,6 +90,10 @@ def test_a_broker_that_says_nothing_is_shown_all_the_same() -> None:
         ("bert", None),
         ("idle", "topic 'idle' has no worker; served here: bert"),
         ("other", "topic 'other' has no worker; served here: bert"),
+        (
+            "old",
+            "topic 'old' is being drained; until zbatch drain topic old --undo it takes no new requests",
+        ),
     ],
 )
 def test_a_probe_asks_for_an_answer_and_where_it_names_a_topic_for_a_worker(

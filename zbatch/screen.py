@@ -16,14 +16,21 @@ NOTHING = "-"
 
 
 def trouble(snapshot: Mapping[str, Any], topic: str | None) -> str | None:
-    """Say what a probe should fail for, or None: the broker answered, and the topic has a worker."""
+    """Say what a probe should fail for, or None: the broker answered, and the topic is served."""
     if topic is None:
         return None
     known = _of(snapshot, "topics")
+    if _of(known, topic).get("draining"):
+        undo = f"zbatch drain topic {topic} --undo"
+        return f"topic {topic!r} is being drained; until {undo} it takes no new requests"
     if not _of(known, topic).get("workers"):
-        served = ", ".join(name for name in known if _of(known, name).get("workers")) or "none"
+        served = ", ".join(name for name in known if _is_served(_of(known, name))) or "none"
         return f"topic {topic!r} has no worker; served here: {served}"
     return None
+
+
+def _is_served(topic: Mapping[str, Any]) -> bool:
+    return bool(topic.get("workers")) and not topic.get("draining")
 
 
 def console() -> Console:
@@ -64,7 +71,7 @@ def _topics(topics: Mapping[str, Mapping[str, Any]]) -> RenderableType:
 def _topic(name: str, topic: Mapping[str, Any]) -> list[str]:
     latency, fill = _of(topic, "latency_ms"), topic.get("fill")
     return [
-        name,
+        f"{name} (draining)" if topic.get("draining") else name,
         number(topic.get("waiting")),
         seconds(topic.get("oldest_age_s")),
         number(topic.get("running")),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.core.driving import Cluster, Peer
+from tests.core.driving import Cluster, Peer, ready
 from tests.core.hearing import batches, outcomes
 from zbatch.config import Timing
 from zbatch.core.links import Identity
@@ -79,6 +79,16 @@ def test_who_asks_for_a_drained_topic_is_told() -> None:
     client = cluster.client()
     order(client, "topic", "bert")
     assert outcomes(client.asks(0, 1)) == {0: "unknown_topic"}
+
+
+def test_a_worker_that_comes_to_a_drained_topic_is_taken_and_told_of_once() -> None:
+    cluster = Cluster()
+    cluster.worker("w1")
+    order(cluster.client(), "topic", "bert")
+    cluster.core.events.clear()
+    ready(cluster.worker("w2"))
+    told = [facts for what, facts in cluster.core.events if what == "worker of a drained topic"]
+    assert told == [{"topic": "bert", "host": "host", "pid": 1}]
 
 
 def test_a_drained_topic_may_take_requests_again() -> None:

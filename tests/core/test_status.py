@@ -8,7 +8,7 @@ from typing import Any
 from tests.core.driving import EPOCH, Cluster, Peer
 from tests.core.hearing import batches, outcomes
 from zbatch.core.status import MOST
-from zbatch.messages import Child, Children, Fault, Status, StatusAsk
+from zbatch.messages import Child, Children, Fault, Order, Status, StatusAsk
 
 
 def shown(client: Peer, now: float) -> dict[str, Any]:
@@ -55,6 +55,7 @@ def test_a_topic_shows_what_waits_what_runs_and_what_was_done() -> None:
         "suspect_batches": 0,
         "workers": 1,
         "idle_workers": 0,
+        "draining": False,
         "batching": "eager",
         "items": 6,
         "answered": 1,
@@ -92,6 +93,16 @@ def test_codes_that_nobody_knows_are_counted_as_one_and_told_as_they_are() -> No
     worker.answers(batch, b"", b"", b"", errors=[*faults, (2, Fault("bad_output", "no"))])
     assert outcomes(client.told()) == {0: "invented_0", 1: "invented_1", 2: "bad_output"}
     assert shown(client, 1.0)["topics"]["bert"]["errors"] == {"error": 2, "bad_output": 1}
+
+
+def test_a_topic_that_takes_no_new_requests_by_order_says_so() -> None:
+    cluster = Cluster()
+    cluster.worker()
+    client = cluster.client()
+    client.says(Order, "topic", "bert")
+    assert shown(client, 1.0)["topics"]["bert"]["draining"]
+    client.says(Order, "topic", "bert", undo=True)
+    assert not shown(client, 1.0)["topics"]["bert"]["draining"]
 
 
 def test_latency_counts_from_the_arrival() -> None:

@@ -124,6 +124,8 @@ class Dispatcher:
                 model=ready.facts.name,
                 batch_size=size,
             )
+            if topic.name in self._topics.drained:
+                self._note("worker of a drained topic", topic=topic.name, host=link.host, pid=link.pid)
             incarnation = self._incarnations.get(link.life, b"")
             worker = Worker(link, ready, incarnation, Room(size), latency, 0.0)
             self.workers[link.life] = worker

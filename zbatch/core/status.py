@@ -24,7 +24,7 @@ def snapshot(core: BrokerCore, now: float) -> bytes:
         "protocol": 1,
         "epoch": core.epoch.hex(),
         "uptime_s": round(now - core.started, 3) if core.started is not None else 0.0,
-        "topics": {name: _topic(topic, now) for name, topic in core.topics.all.items()},
+        "topics": {name: _topic(core, topic, now) for name, topic in core.topics.all.items()},
         "workers": [_worker(core, worker) for worker in workers],
         "processes": [
             {
@@ -44,7 +44,7 @@ def snapshot(core: BrokerCore, now: float) -> bytes:
     return msgspec.json.encode(shown)
 
 
-def _topic(topic: Topic, now: float) -> dict[str, Any]:
+def _topic(core: BrokerCore, topic: Topic, now: float) -> dict[str, Any]:
     tally = topic.tally
     oldest = topic.backlog.oldest()
     return {
@@ -56,6 +56,7 @@ def _topic(topic: Topic, now: float) -> dict[str, Any]:
         "suspect_batches": len(topic.suspects),
         "workers": len(topic.roster),
         "idle_workers": topic.roster.idle,
+        "draining": topic.name in core.topics.drained,
         "batching": topic.policy.name,
         "items": tally.items,
         "answered": tally.answered,
