@@ -185,11 +185,10 @@ def dies(
     finished: int = 0,
     now: float = 0.0,
     epoch: bytes = EPOCH,
+    status: int = -9,
 ) -> list[Any]:
     """Let a supervisor tell of a model process's death, and what it was doing."""
-    child = Child(
-        worker.incarnation, alive=False, epoch=epoch, begun=begun, finished=finished, exit=-9, reason="killed"
-    )
+    child = Child(worker.incarnation, False, epoch, begun, finished, status, "killed" if status else "exit")
     return supervisor.says(Children, "bert", [child], now=now)
 
 

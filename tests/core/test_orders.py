@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from tests.core.driving import Cluster, Peer, ready
+from tests.core.driving import Cluster, Peer, dies, ready
 from tests.core.hearing import batches, outcomes
 from zbatch.config import Timing
 from zbatch.core.links import Identity
 from zbatch.core.supervisor import SupervisorCore
-from zbatch.messages import Child, Children, Fault, Leave, Order, Ordered, Welcome
+from zbatch.messages import Child, Children, Draining, Fault, Leave, Order, Ordered, Welcome
 
 
 def order(client: Peer, what: Any, name: str = "", *, undo: bool = False) -> str | Fault:
@@ -38,6 +38,30 @@ def test_a_worker_that_is_named_by_its_host_is_told_to_leave() -> None:
     one, two, admin = host(cluster, "gpu1", 10), host(cluster, "gpu2", 20), cluster.client()
     assert order(admin, "worker", "gpu1") == "told to leave: gpu1:10"
     assert (leaves(one), leaves(two)) == (1, 0)
+
+
+@pytest.mark.parametrize("leaves", ["by order", "by itself", "not"])
+def test_a_worker_that_leaves_has_not_died(leaves: str) -> None:
+    cluster = Cluster()
+    worker, admin = cluster.worker("w1"), cluster.client()
+    supervisor = host(cluster, "gpu1", 10, worker)
+    if leaves == "by order":
+        order(admin, "worker", "gpu1")
+    if leaves == "by itself":
+        worker.says(Draining)
+    dies(supervisor, worker, begun=1, finished=1, status=0)
+    assert cluster.core.dispatcher.workers == {}
+    assert ("worker_died" in cluster.core.counters) is (leaves == "not")
+
+
+@pytest.mark.parametrize(("finished", "status"), [(0, 0), (1, -9)])
+def test_a_worker_that_dies_while_it_leaves_has_died(finished: int, status: int) -> None:
+    cluster = Cluster()
+    worker = cluster.worker("w1")
+    supervisor = host(cluster, "gpu1", 10, worker)
+    worker.says(Draining)
+    dies(supervisor, worker, begun=1, finished=finished, status=status)
+    assert cluster.core.counters["worker_died"] == 1
 
 
 def test_a_worker_may_be_named_by_its_own_process_or_one_of_its_models() -> None:

@@ -135,7 +135,7 @@ class Dispatcher:
         worker.room = Room(size, ready.batch_cost)
         worker.max_latency = latency
         worker.lease = ready.lease_ms / 1000
-        worker.draining = False
+        worker.draining = worker.told_to_leave = False
         topic.served = now
         topic.roster.add(worker)
         self._topics.touch(topic)
@@ -203,16 +203,17 @@ class Dispatcher:
         self._strike_out(worker)
 
     def bury(self, worker: Worker, child: Child) -> None:
-        """Give up on a worker whose supervisor saw it die and read what it was doing."""
-        self._note(
-            "worker died",
-            topic=worker.ready.topic,
-            host=worker.link.host,
-            pid=worker.link.pid,
-            exit=child.exit,
-            reason=child.reason,
-            held=sum(handed.items for handed in worker.holds.values()),
-        )
+        """Give up on a worker whose supervisor saw it die, or leave, and read what it was doing."""
+        if not worker.leaves or child.exit or child.begun != child.finished:
+            self._note(
+                "worker died",
+                topic=worker.ready.topic,
+                host=worker.link.host,
+                pid=worker.link.pid,
+                exit=child.exit,
+                reason=child.reason,
+                held=sum(handed.items for handed in worker.holds.values()),
+            )
         begun = child.begun if child.epoch == self._epoch else dict(child.others).get(self._epoch, 0)
         guilty = child.begun if child.epoch == self._epoch and child.begun != child.finished else 0
         for handed in sorted(worker.holds.values(), key=_number, reverse=True):

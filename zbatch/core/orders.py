@@ -73,4 +73,7 @@ class Orders:
         return any(worker.ready.topic == topic for worker in self._dispatcher.workers_of(link.life))
 
     def _leave(self, links: list[Link]) -> None:
-        self._out += [Send(link.peer, Leave(*link.stamp())) for link in links]
+        for link in links:
+            self._out.append(Send(link.peer, Leave(*link.stamp())))
+            for worker in self._dispatcher.workers_of(link.life):
+                worker.told_to_leave = True

@@ -49,6 +49,8 @@ class Worker:
     """Batches given to others meanwhile; the first valid success still wins."""
     suspect: bool = False
     draining: bool = False
+    told_to_leave: bool = False
+    """An operator ordered it; it takes work until it says itself that it drains."""
     gone: float | None = None
     """When its connection was found gone."""
     stuck: int = 0
@@ -61,6 +63,11 @@ class Worker:
     def takes_work(self) -> bool:
         """Whether new work may go there."""
         return not (self.suspect or self.draining or self.stuck or self.gone is not None)
+
+    @property
+    def leaves(self) -> bool:
+        """Whether its end is expected."""
+        return self.draining or self.told_to_leave
 
     @property
     def state(self) -> str:
