@@ -25,7 +25,7 @@ from zbatch.core.broker import BrokerCore
 from zbatch.core.links import BACK, FRONT
 from zbatch.gate import Gate, try_doors
 from zbatch.journal import Journal
-from zbatch.messages import NOWHERE, Denied, Fault
+from zbatch.messages import NOWHERE, Batch, Denied, Fault
 from zbatch.security import AllowList, of_broker
 from zbatch.sockets import (
     Bound,
@@ -222,39 +222,40 @@ class Broker:
             envelope = wire.encode(action.message)
             outbox = self._outboxes.get(peer)
             if outbox is not None:
-                self._keep(outbox, envelope, action.frames, now)
+                self._keep(outbox, action, envelope, now)
                 continue
             try:
                 send_to(self._sides[peer[:1]].socket, peer[1:], envelope, action.frames)
             except zmq.Again:
                 outbox = self._outboxes[peer] = _Outbox(peer)
-                self._keep(outbox, envelope, action.frames, now)
+                self._keep(outbox, action, envelope, now)
             except zmq.ZMQError as error:
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
                 self.core.unreachable(peer, now, action.message)
 
-    def _keep(self, outbox: _Outbox, envelope: bytes, frames: Sequence[Any], now: float) -> None:
-        outbox.put(envelope, frames)
+    def _keep(self, outbox: _Outbox, action: Send, envelope: bytes, now: float) -> None:
+        outbox.put(action, envelope)
         if outbox.bytes > OUTBOX_BYTES or len(outbox.messages) > OUTBOX_MESSAGES:
             # If it is alive, its next message makes it a stranger, and its HELLO says what it lacks.
             del self._outboxes[outbox.peer]
             self.core.note("peer does not read", kept_bytes=outbox.bytes)
-            self.core.unreachable(outbox.peer, now)
+            self.core.unreachable(outbox.peer, now, outbox.first_batch())
 
     def _empty_outboxes(self, now: float) -> None:
         for outbox in list(self._outboxes.values()):
             socket = self._sides[outbox.peer[:1]].socket
             try:
                 while outbox.messages:
-                    send_to(socket, outbox.peer[1:], *outbox.messages[0])
+                    envelope, frames, _ = outbox.messages[0]
+                    send_to(socket, outbox.peer[1:], envelope, frames)
                     outbox.sent()
             except zmq.Again:
                 continue
             except zmq.ZMQError as error:
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
-                self.core.unreachable(outbox.peer, now)
+                self.core.unreachable(outbox.peer, now, outbox.first_batch())
             del self._outboxes[outbox.peer]
 
     def _heed(self, orders: bytes) -> None:
@@ -285,16 +286,22 @@ class _Outbox:
 
     def __init__(self, peer: bytes) -> None:
         self.peer = peer
-        self.messages: deque[tuple[bytes, Sequence[Any]]] = deque()
+        self.messages: deque[tuple[bytes, Sequence[Any], Batch | None]] = deque()
         self.bytes = 0
 
-    def put(self, envelope: bytes, frames: Sequence[Any]) -> None:
-        self.messages.append((envelope, frames))
-        self.bytes += len(envelope) + sum(map(len, frames))
+    def put(self, action: Send, envelope: bytes) -> None:
+        # A batch's items are held by the core anyway; what else was said need not be kept twice.
+        batch = action.message if isinstance(action.message, Batch) else None
+        self.messages.append((envelope, action.frames, batch))
+        self.bytes += len(envelope) + sum(map(len, action.frames))
 
     def sent(self) -> None:
-        envelope, frames = self.messages.popleft()
+        envelope, frames, _ = self.messages.popleft()
         self.bytes -= len(envelope) + sum(map(len, frames))
+
+    def first_batch(self) -> Batch | None:
+        """Return the first batch that has not been sent: it and those behind it cannot have begun."""
+        return next((batch for *_, batch in self.messages if batch is not None), None)
 
 
 def _shuffle_routing_ids() -> None:

@@ -25,11 +25,12 @@ import zmq
 from tests.live.shell import PATIENCE, ROOT, Zbatch, all_end, environment
 from tests.live.test_hostile import free_port
 from zbatch import AsyncZClient, NoWorkers, PoisonItem, ZClient, wire
+from zbatch import broker as broker_body
 from zbatch.broker import Broker
 from zbatch.config import BrokerSettings, Timing
-from zbatch.core.links import FRONT
+from zbatch.core.links import BACK, FRONT
 from zbatch.journal import Journal
-from zbatch.messages import Beat, Hello, Ready
+from zbatch.messages import Beat, Group, Hello, Ready, Request
 from zbatch.sockets import connect
 
 pytestmark = pytest.mark.live
@@ -187,6 +188,47 @@ def test_a_broker_stopped_anywhere_in_its_turn_takes_nobody_for_lost(
     turning.join(PATIENCE)
     broker.close()
     assert "worker_lost" not in broker.core.counters
+
+
+def read_until(broker: Broker, side: bytes, happened: Callable[[], bool]) -> None:
+    """Let a broker that does not turn read one side."""
+
+    def reads() -> bool:
+        broker._read(side, 1)
+        return happened()
+
+    wait_for(reads)
+
+
+def test_batches_that_a_slow_worker_was_never_sent_wait_again_at_once(
+    context: zmq.Context[Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker_body, "OUTBOX_MESSAGES", 1)
+    front, back = f"ipc://{tmp_path}/front", f"ipc://{tmp_path}/back"
+    broker = Broker(BrokerSettings(frontend=(front,), backend=(back,)), Journal("text", "broker"))
+    broker.start()
+    worker, client = connect(context, back, Timing()), connect(context, front, Timing())
+    for message in (
+        Hello(b"conn....", 1, 0, b"l" * 16, "worker", 1),
+        Ready(b"conn....", 2, 1, *OFFER, False),
+    ):
+        worker.send(wire.encode(message))
+    read_until(broker, BACK, lambda: len(broker.core.dispatcher.workers) == 1)
+    # Its pipe is full, and stays so.
+    peer = broker.core.links.by_life[b"l" * 16].peer
+    broker._outboxes[peer] = broker_body._Outbox(peer)
+    items = [b"x"] * 64
+    for asked in (
+        Hello(b"conn...2", 1, 0, b"m" * 16, "client", 1),
+        Request(b"conn...2", 2, 1, [Group(0, "bert", 30_000, items)]),
+    ):
+        client.send(wire.encode(asked))
+    topic = broker.core.topics.all["bert"]
+    read_until(broker, FRONT, lambda: topic.items == 64)
+    now = time.monotonic()
+    broker._perform(broker.core.tick(now), now)
+    broker.close()
+    assert (broker.core.counters["peer_does_not_read"], topic.backlog.items, topic.running) == (1, 64, 0)
 
 
 def test_a_model_that_holds_the_interpreter_is_not_taken_for_dead(run: Start, tmp_path: Path) -> None:
