@@ -58,6 +58,9 @@ so much to do that others waited to be heard; its own sleep is nobody's death.""
 ORDINARY = frozenset({"worker ready", "client gone"})
 """Events of the core that come with ordinary work; every other one is a warning."""
 
+CLOSED = -1
+"""No descriptor."""
+
 LAST_WORDS = 5.0
 """Seconds that a leaving broker waits for what runs."""
 
@@ -101,8 +104,9 @@ class Broker:
         self.running = True
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Leave: let what runs finish, or at once.  May be called from a signal handler."""
-        os.write(self._alarm, b"!" if at_once else b".")
+        """Leave: let what runs finish, or at once.  A signal handler may call it, also after the end."""
+        if self._alarm != CLOSED:
+            os.write(self._alarm, b"!" if at_once else b".")
 
     def run(self) -> None:
         """Serve until stopped."""
@@ -160,8 +164,10 @@ class Broker:
         if self._gate is not None:
             self._gate.close()
         self._context.destroy(0)
+        # Before it is closed: a signal may come between, and the number may soon be another file's.
+        alarm, self._alarm = self._alarm, CLOSED
+        os.close(alarm)
         os.close(self._wake)
-        os.close(self._alarm)
 
     def _patience(self) -> int | None:
         """Return how many milliseconds to wait for input; None: until some comes."""

@@ -13,6 +13,9 @@ import pytest
 
 from tests.live.shell import PATIENCE, ROOT, Zbatch, until, zbatch
 from zbatch import UnknownTopic, ZClient
+from zbatch.broker import Broker
+from zbatch.config import BrokerSettings
+from zbatch.journal import Journal
 from zbatch.security import make_farm
 
 pytestmark = pytest.mark.live
@@ -44,6 +47,14 @@ class Farm:
         ran = zbatch("drain", *arguments, "--endpoint", self.fronts[at])
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
+
+
+def test_a_signal_that_comes_after_the_end_is_borne() -> None:
+    journal = Journal("text", "broker")
+    broker = Broker(BrokerSettings(), journal)
+    broker.close()
+    broker.stop()
+    journal.close()
 
 
 @contextmanager
