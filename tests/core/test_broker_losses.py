@@ -51,7 +51,7 @@ def test_an_item_that_alone_ends_two_processes_is_poison_and_its_neighbour_is_an
     assert outcomes(client.told()) == {0: b"yx0", 1: "poison_item"}
 
 
-def test_suspects_run_one_at_a_time_and_others_work_on() -> None:
+def test_batches_run_apart_one_at_a_time_and_others_work_on() -> None:
     cluster = Cluster()
     supervisor, client = cluster.supervisor(), cluster.client()
     one, two = cluster.worker("w1", slots=1), cluster.worker("w2", slots=1)
@@ -64,19 +64,19 @@ def test_suspects_run_one_at_a_time_and_others_work_on() -> None:
     assert batch_ids(three.greeted) == [[(4, 5)]]
 
 
-def test_suspects_that_have_ended_are_let_go_of_though_no_worker_is_there() -> None:
+def test_what_waits_apart_and_has_ended_is_let_go_of_though_no_worker_is_there() -> None:
     cluster = Cluster()
     supervisor, one, client = cluster.supervisor(), cluster.worker("w1"), cluster.client()
     client.asks(0, 4)
     (batch,) = batches(one.told())
     dies(supervisor, one, begun=batch.batch)
     client.says(Cancel, [(0, 2)])
-    assert len(cluster.core.topics.all["bert"].suspects) == 1
+    assert len(cluster.core.topics.all["bert"].apart) == 1
     client.says(Cancel, [(2, 4)])
-    assert not cluster.core.topics.all["bert"].suspects
+    assert not cluster.core.topics.all["bert"].apart
 
 
-def test_suspects_are_not_given_back_for_elsewhere_nobody_would_suspect_them() -> None:
+def test_what_waits_apart_is_not_given_back_for_elsewhere_nobody_would_know() -> None:
     cluster = Cluster()
     supervisor, one, client = cluster.supervisor(), cluster.worker("w1"), cluster.client()
     client.asks(0, 4)
@@ -87,7 +87,7 @@ def test_suspects_are_not_given_back_for_elsewhere_nobody_would_suspect_them() -
     assert refused.refusals == [Refusal([(9, 10)], GIVEN_BACK)]
 
 
-def test_a_suspect_batch_that_never_began_stays_apart() -> None:
+def test_a_batch_apart_that_never_began_stays_apart() -> None:
     cluster = Cluster()
     supervisor, one, client = cluster.supervisor(), cluster.worker("w1"), cluster.client()
     client.asks(0, 4)

@@ -27,7 +27,7 @@ ANYBODYS = {"deadline_exceeded", "no_workers", "broker_unreachable", "worker_los
 """Errors that are no item's own fault."""
 LATE_ERRORS = {"deadline_exceeded", "no_workers", "broker_unreachable"}
 HEALED = 30.0
-"""Seconds in which all wounds heal: 12 of silence, 4 to come back, a few beats, suspects one by one."""
+"""Seconds in which all wounds heal: 12 of silence, 4 to come back, a few beats, batches apart one by one."""
 
 
 class ClusterMachine(RuleBasedStateMachine):
@@ -142,7 +142,7 @@ class ClusterMachine(RuleBasedStateMachine):
     def _nothing_is_left(self, broker: BrokerCore) -> None:
         topic = broker.topics.all[TOPIC]
         assert (topic.items, topic.size, topic.running, topic.backlog.items) == (0, 0, 0, 0)
-        assert (list(topic.suspects), topic.suspect_running) == ([], None)
+        assert (list(topic.apart), topic.apart_running) == ([], None)
         assert (topic.roster.idle, len(topic.roster)) == (HOSTS, HOSTS)
         for client in broker.ledger.clients.values():
             assert (client.is_empty, client.groups(), client.items, client.size) == (True, [], 0, 0)

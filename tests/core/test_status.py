@@ -52,7 +52,7 @@ def test_a_topic_shows_what_waits_what_runs_and_what_was_done() -> None:
         "unfinished_bytes": 10,
         "oldest_age_s": 2.0,
         "running": 3,
-        "suspect_batches": 0,
+        "batches_apart": 0,
         "workers": 1,
         "idle_workers": 0,
         "draining": False,

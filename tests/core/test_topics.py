@@ -130,12 +130,12 @@ def topic_of(*workers: Worker, batching: str = "eager") -> Topic:
     return topic
 
 
-def suspects(topic: Topic, base: int, items: int) -> Span:
+def set_apart(topic: Topic, base: int, items: int) -> Span:
     """Let a batch wait to be run apart."""
     held = make_held(base, items)
     held.state[:] = bytes([RUNNING]) * items
     span = Span(held, 0, items)
-    topic.suspects.append([span])
+    topic.apart.append([span])
     return span
 
 
@@ -148,7 +148,7 @@ def dispatch(topic: Topic, now: float = 0.0) -> list[Start]:
         items = sum(span.stop - span.start for span in spans)
         handed = worker.holds[number] = Handed(number, worker, spans, items, 1, now)
         if apart:
-            topic.suspect_running = handed
+            topic.apart_running = handed
         topic.roster.changed(worker)
         started.append((worker.link.life.decode().strip(), ids(spans), apart))
 
@@ -159,8 +159,8 @@ def dispatch(topic: Topic, now: float = 0.0) -> list[Start]:
 def finish(topic: Topic, worker: Worker) -> None:
     """Let a worker end the first batch in its hands."""
     handed = worker.holds.pop(min(worker.holds))
-    if topic.suspect_running is handed:
-        topic.suspect_running = None
+    if topic.apart_running is handed:
+        topic.apart_running = None
     topic.roster.changed(worker)
 
 
@@ -205,11 +205,11 @@ def test_a_batch_that_is_full_by_cost_closes_at_once() -> None:
     assert (topic.tally.closed, topic.wake) == ({"full": 1}, None)
 
 
-def test_suspects_go_before_all_else_and_one_at_a_time() -> None:
+def test_what_runs_apart_goes_before_all_else_and_one_at_a_time() -> None:
     ann, bob = make_worker("ann", slots=1), make_worker("bob", slots=1)
     topic = topic_of(ann, bob)
     for base in (0, 4):
-        suspects(topic, base, 4)
+        set_apart(topic, base, 4)
     push(topic.backlog, make_held(10, 2))
     assert dispatch(topic) == [("ann", [(0, 4)], True), ("bob", [(10, 12)], False)]
     finish(topic, bob)
@@ -218,25 +218,25 @@ def test_suspects_go_before_all_else_and_one_at_a_time() -> None:
     assert dispatch(topic) == [("bob", [(4, 8)], True)]
 
 
-def test_nothing_is_prefetched_while_suspects_wait_so_that_somebody_becomes_idle() -> None:
+def test_nothing_is_prefetched_while_batches_wait_apart_so_that_somebody_becomes_idle() -> None:
     ann = make_worker("ann", size=4)
     topic = topic_of(ann)
     push(topic.backlog, make_held(0, 40))
     assert dispatch(topic) == [("ann", [(0, 4)], False), ("ann", [(4, 8)], False)]
-    suspects(topic, 50, 2)
+    set_apart(topic, 50, 2)
     finish(topic, ann)
     assert dispatch(topic) == []
     finish(topic, ann)
     assert dispatch(topic) == [("ann", [(50, 52)], True), ("ann", [(8, 12)], False)]
 
 
-def test_suspects_wait_while_nobody_has_room() -> None:
+def test_what_runs_apart_waits_while_nobody_has_room() -> None:
     topic = topic_of(make_worker("ann", slots=1))
     push(topic.backlog, make_held(0, 1))
     dispatch(topic)
-    suspects(topic, 4, 2)
+    set_apart(topic, 4, 2)
     assert dispatch(topic) == []
-    assert len(topic.suspects) == 1
+    assert len(topic.apart) == 1
 
 
 @pytest.mark.parametrize(("learned", "called_back"), [(0.039, False), (0.040, True)])

@@ -197,8 +197,8 @@ class Checks:
                 continue
             core = broker.core
             for topic in core.topics.all.values():
-                sizes = (topic.items, topic.size, topic.running, topic.backlog.items, len(topic.suspects))
-                if any(sizes) or topic.suspect_running is not None:
+                sizes = (topic.items, topic.size, topic.running, topic.backlog.items, len(topic.apart))
+                if any(sizes) or topic.apart_running is not None:
                     left.append((broker.name, topic.name, sizes))
                 own = [host for host in life.hosts if not broker.router.is_forlorn]
                 hosts = sum(1 for host in own if host.farm.offer.topic == topic.name)

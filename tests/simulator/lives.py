@@ -28,8 +28,8 @@ TROUBLE = 12.0
 """Seconds in which faults happen."""
 
 HEALED = 47.0
-"""Seconds that heal all wounds: 12 of silence, 4 to come back, leases, brakes, suspects one by one, and 12 in
-which a client still bears a broker without workers."""
+"""Seconds that heal all wounds: 12 of silence, 4 to come back, leases, brakes, batches apart one by one,
+and 12 in which a client still bears a broker without workers."""
 
 SILENCES = 16.0
 """Seconds after which every silence has ended."""

@@ -277,8 +277,8 @@ class Dispatcher:
         worker.holds[handed.number] = handed
         self._moved_up[worker.link.life] = worker
         if apart:
-            handed.suspect = True
-            topic.suspect_running = handed
+            handed.apart = True
+            topic.apart_running = handed
         topic.running += items
         topic.tally.batches += 1
         topic.tally.batched_items += items
@@ -312,7 +312,7 @@ class Dispatcher:
             )
         link = handed.worker.link
         key = handed.spans[0].held.key
-        message = Batch(*link.stamp(), self._epoch, handed.number, handed.attempt, spans, key, handed.suspect)
+        message = Batch(*link.stamp(), self._epoch, handed.number, handed.attempt, spans, key, handed.apart)
         handed.sent_number = message.number
         return Send(link.peer, message, frames)
 
@@ -462,11 +462,11 @@ class Dispatcher:
                 self._ledger.fail(span.held, (span.start, span.stop), Fault("worker_lost", text))
             return
         for span in reversed(verdict.again):
-            if handed.suspect:
-                topic.suspects.appendleft([span])
+            if handed.apart:
+                topic.apart.appendleft([span])
             else:
                 topic.backlog.put_back(span)
-        topic.suspects.extendleft(reversed(verdict.suspects))
+        topic.apart.extendleft(reversed(verdict.apart))
         for span in verdict.poisoned:
             text = f"alone in its batch, this item ended {retry.DEATHS_ALONE} model processes"
             self._ledger.fail(span.held, (span.start, span.stop), Fault("poison_item", text))
@@ -555,8 +555,8 @@ class Dispatcher:
 
     def _freed(self, topic: Topic, handed: Handed) -> None:
         topic.running -= handed.items
-        if topic.suspect_running is handed:
-            topic.suspect_running = None
+        if topic.apart_running is handed:
+            topic.apart_running = None
 
     def _changed(self, worker: Worker) -> None:
         topic = self._topics.all[worker.ready.topic]

@@ -412,7 +412,7 @@ class Ledger:
         client: Client = held.owner
         client.items -= ended
         topic.items -= ended
-        if topic.suspects:
+        if topic.apart:
             self._topics.touch(topic)
         if not held.open:
             client.size -= held.size

@@ -2,8 +2,8 @@
 
 Three cases, told apart by the note that a model process leaves behind (``Child`` in ``messages.py``):
 
-* it died while it ran a batch: that batch is suspect and never runs again unchanged.  It is halved, each
-  half runs apart; an item that ends two processes while alone is poison;
+* it died while it ran a batch: that batch never runs again unchanged.  It is halved, each half runs apart;
+  an item that ends two processes while alone is poison;
 * it was lost without a word (host, link, lease): everything that began costs an attempt, nobody is guilty;
 * what never began goes back for nothing.
 
@@ -30,8 +30,8 @@ class Verdict:
 
     again: list[Span] = field(default_factory=list)
     """Back to the head of the queue."""
-    suspects: list[list[Span]] = field(default_factory=list)
-    """Each list runs alone, one after the other."""
+    apart: list[list[Span]] = field(default_factory=list)
+    """Each list runs apart, one after the other."""
     poisoned: list[Span] = field(default_factory=list)
     lost: list[Span] = field(default_factory=list)
     """Out of attempts."""
@@ -58,12 +58,12 @@ def died_running(spans: Sequence[Span]) -> Verdict:
     if not items:
         return Verdict()
     if items > 1:
-        return Verdict(suspects=_halves(living, items))
+        return Verdict(apart=_halves(living, items))
     only = living[0]
     only.alone += 1
     if only.alone >= DEATHS_ALONE:
         return Verdict(poisoned=[only])
-    return Verdict(suspects=[[only]])
+    return Verdict(apart=[[only]])
 
 
 def alive(spans: Sequence[Span]) -> list[Span]:

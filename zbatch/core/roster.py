@@ -27,7 +27,7 @@ class Handed:
     sent: float
     sent_number: int = 0
     began: float | None = None
-    suspect: bool = False
+    apart: bool = False
     """These items are tried apart because a process died over them."""
     recalled: bool = False
     withdrawn: bool = False

@@ -53,7 +53,7 @@ def _topic(core: BrokerCore, topic: Topic, now: float) -> dict[str, Any]:
         "unfinished_bytes": topic.size,
         "oldest_age_s": round(now - oldest, 3) if oldest is not None else None,
         "running": topic.running,
-        "suspect_batches": len(topic.suspects),
+        "batches_apart": len(topic.apart),
         "workers": len(topic.roster),
         "idle_workers": topic.roster.idle,
         "draining": topic.name in core.topics.drained,

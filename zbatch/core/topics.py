@@ -58,9 +58,9 @@ class Topic:
     policy: Policy
     backlog: Backlog = field(default_factory=Backlog)
     roster: Roster = field(default_factory=Roster)
-    suspects: deque[list[Span]] = field(default_factory=deque)
+    apart: deque[list[Span]] = field(default_factory=deque)
     """Batches that wait to be run apart, see ``retry.py``."""
-    suspect_running: Handed | None = None
+    apart_running: Handed | None = None
     items: int = 0
     """Items without an outcome, running ones included: bounds count everything that is not finished."""
     size: int = 0
@@ -102,15 +102,15 @@ class Topic:
             self.last_principal = principal
 
     def dispatch(self, now: float, start: Callable[[Worker, list[Span], bool], None]) -> None:
-        """Hand out what should run now: ``start(worker, spans, suspect)`` is called for each batch."""
+        """Hand out what should run now: ``start(worker, spans, apart)`` is called for each batch."""
         self.wake = None
-        self._dispatch_suspect(start)
+        self._dispatch_apart(start)
         while self.backlog.items:
             worker = self.roster.next_idle()
             key = self.backlog.head_key()
             assert key is not None
             if worker is None:
-                if self.suspects and self.suspect_running is None:
+                if self.apart and self.apart_running is None:
                     # They are not prefetched, and as long as others are nobody would ever be idle.
                     return
                 if self.typical_run >= LONG_RUN and now < self.shared_until:
@@ -138,14 +138,14 @@ class Topic:
             return None
         return self.roster.prefetched()
 
-    def _dispatch_suspect(self, start: Callable[[Worker, list[Span], bool], None]) -> None:
+    def _dispatch_apart(self, start: Callable[[Worker, list[Span], bool], None]) -> None:
         # One at a time: a poison item may end a process a run, and must not take the farm with it.
-        while self.suspects and self.suspect_running is None:
+        while self.apart and self.apart_running is None:
             worker = self.roster.next_idle()
             if worker is None:
-                self.suspects = deque(living for spans in self.suspects if (living := alive(spans)))
+                self.apart = deque(living for spans in self.apart if (living := alive(spans)))
                 return
-            start(worker, self.suspects.popleft(), True)
+            start(worker, self.apart.popleft(), True)
 
     def _hand_out(
         self,
