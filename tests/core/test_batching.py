@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from zbatch.core.batching import POLICIES, Decision, Eager, View, Window
+import pytest
+
+from zbatch.core.batching import POLICIES, Decision, Eager, View, Window, pays_to_prefetch
 
 
 def view(waiting: int, *, full: bool = False, limit: int = 32, oldest: float = 0.0) -> View:
-    return View(waiting, full, limit, oldest, max_latency=0.010, idle=1, workers=1, running=0)
+    return View(waiting, full, limit, oldest, max_latency=0.010)
 
 
 def test_eager_takes_what_waits_at_once() -> None:
@@ -25,6 +27,15 @@ def test_window_waits_for_company_until_the_oldest_item_has_waited_long_enough()
 
 def test_window_takes_a_full_batch_at_once() -> None:
     assert Window().decide(view(40, full=True, limit=32), 0.0) == Decision(32)
+
+
+@pytest.mark.parametrize(
+    ("run", "shared", "pays"), [(0.039, True, True), (0.040, True, False), (0.040, False, True)]
+)
+def test_where_runs_are_long_and_several_ask_it_does_not_pay_to_prefetch(
+    run: float, shared: bool, pays: bool
+) -> None:
+    assert pays_to_prefetch(run, shared=shared) is pays
 
 
 def test_a_policy_is_found_by_the_name_that_people_give() -> None:

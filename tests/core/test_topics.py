@@ -248,7 +248,7 @@ def test_a_batch_is_called_back_for_an_idle_worker_where_runs_are_long(
     push(topic.backlog, make_held(0, 8))
     dispatch(topic)
     topic.roster.add(make_worker("bob", size=4))
-    topic.learned(4, learned, 0.0)
+    topic.learned(learned)
     assert topic.recallable() is (ann.holds[2] if called_back else None)
 
 

@@ -7,8 +7,13 @@ decides nothing about who runs the batch (``roster.py``) or which items are next
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+LONG_RUN = 0.040
+"""Seconds of a run from which on the millisecond between two batches is cheaper than a place in line."""
+
+SHARED = 10.0
+"""Seconds after another principal asked in which nothing is prefetched where runs are long."""
 
 
 class View(NamedTuple):
@@ -24,11 +29,6 @@ class View(NamedTuple):
     """When the item arrived that has waited longest."""
     max_latency: float
     """The longest an item may wait for company, in seconds."""
-    idle: int
-    """Idle workers of the topic, the one at hand included."""
-    workers: int
-    running: int
-    """Items that run or are prefetched at this topic's workers."""
 
 
 class Decision(NamedTuple):
@@ -42,45 +42,28 @@ class Policy(Protocol):
     """When waiting for company pays, for one topic."""
 
     name: str
-
-    def arrived(self, items: int, now: float) -> None:
-        """Learn that items came in."""
-
-    def finished(self, items: int, seconds: float, now: float) -> None:
-        """Learn that a batch of so many items ran for so long."""
+    why: str
+    """The word for why it closed a batch that is not full."""
 
     def decide(self, view: View, now: float) -> Decision:
         """Return what to do for an idle worker."""
 
 
-@dataclass(slots=True)
 class Eager:
     """Waiting never pays: an idle worker takes what there is, so a lone item pays no latency."""
 
-    name: str = "eager"
-
-    def arrived(self, items: int, now: float) -> None:
-        """Learn nothing."""
-
-    def finished(self, items: int, seconds: float, now: float) -> None:
-        """Learn nothing."""
+    name = "eager"
+    why = "idle"
 
     def decide(self, view: View, now: float) -> Decision:
         """Take what there is."""
         return Decision(min(view.waiting, view.limit))
 
 
-@dataclass(slots=True)
 class Window:
     """Wait until the batch is full or its oldest item has waited ``max_latency``."""
 
-    name: str = "window"
-
-    def arrived(self, items: int, now: float) -> None:
-        """Learn nothing."""
-
-    def finished(self, items: int, seconds: float, now: float) -> None:
-        """Learn nothing."""
+    name = why = "window"
 
     def decide(self, view: View, now: float) -> Decision:
         """Take a full batch at once, a smaller one when its time is up."""
@@ -92,3 +75,11 @@ class Window:
 
 POLICIES: dict[str, type[Eager] | type[Window]] = {"eager": Eager, "window": Window}
 """What ``--batching`` may say."""
+
+
+def pays_to_prefetch(run: float, *, shared: bool) -> bool:
+    """Return whether to send a full batch to a worker that runs one still, where runs take so long.
+
+    What is prefetched for one principal goes before what another is about to ask.
+    """
+    return run < LONG_RUN or not shared

@@ -359,7 +359,7 @@ class Dispatcher:
             worker.batches += 1
             self._moved_up[worker.link.life] = worker
             self._freed(topic, handed)
-            topic.learned(handed.items, done.run_ms / 1000, now)
+            topic.learned(done.run_ms / 1000)
             topic.roster.changed(worker)
             self._topics.touch(topic)
         elif worker.stuck == done.batch:

@@ -205,7 +205,6 @@ class Ledger:
         topic.size += held.size
         self.size += held.size
         topic.tally.items += count
-        topic.policy.arrived(count, now)
         topic.asked(client.principal, now)
         topic.backlog.push(Span(held, 0, count))
         self._topics.touch(topic)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from zbatch.config import BrokerCoreSettings
 from zbatch.core.backlog import Backlog, Room, Span
-from zbatch.core.batching import POLICIES, Policy, View
+from zbatch.core.batching import POLICIES, SHARED, Policy, View, pays_to_prefetch
 from zbatch.core.retry import alive
 from zbatch.core.roster import Handed, Roster, Worker
 from zbatch.errors import UnknownTopic
@@ -41,13 +41,6 @@ class Tally:
     latency: Histogram = field(default_factory=Histogram)
     run: Histogram = field(default_factory=Histogram)
     rate: Rate = field(default_factory=Rate)
-
-
-LONG_RUN = 0.040
-"""Seconds of a run from which on the millisecond between two batches is cheaper than a place in line."""
-
-SHARED = 10.0
-"""Seconds after another principal asked in which nothing is prefetched where runs are long."""
 
 
 @dataclass(slots=True, eq=False)
@@ -80,9 +73,8 @@ class Topic:
         """Whether nothing but figures would be lost with this topic."""
         return not self.items and not len(self.roster)
 
-    def learned(self, items: int, seconds: float, now: float) -> None:
+    def learned(self, seconds: float) -> None:
         """Learn how long a batch ran."""
-        self.policy.finished(items, seconds, now)
         self.typical_run += (seconds - self.typical_run) / 8
         self.tally.run.record(seconds)
 
@@ -113,8 +105,7 @@ class Topic:
                 if self.apart and self.apart_running is None:
                     # They are not prefetched, and as long as others are nobody would ever be idle.
                     return
-                if self.typical_run >= LONG_RUN and now < self.shared_until:
-                    # What is prefetched for one goes before what another is about to ask.
+                if not pays_to_prefetch(self.typical_run, shared=now < self.shared_until):
                     return
                 worker = self.roster.next_open()
                 if worker is None or not self.backlog.fills(key, worker.room):
@@ -129,8 +120,7 @@ class Topic:
             room = worker.room
             if decision.items < room.items:
                 room = Room(decision.items, room.cost, room.size)
-            why = "full" if view.full else ("idle" if self.policy.name == "eager" else self.policy.name)
-            self._hand_out(worker, key, room, why, start)
+            self._hand_out(worker, key, room, "full" if view.full else self.policy.why, start)
 
     def recallable(self) -> Handed | None:
         """Return a prefetched batch that an idle worker would run sooner."""
@@ -167,9 +157,6 @@ class Topic:
             limit=worker.room.items,
             oldest=self.backlog.oldest() or 0.0,
             max_latency=self.roster.max_latency,
-            idle=self.roster.idle,
-            workers=len(self.roster),
-            running=self.running,
         )
 
     def handed(self) -> Iterator[Handed]:
