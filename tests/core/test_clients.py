@@ -63,7 +63,7 @@ def test_a_released_group_is_held_no_more() -> None:
     client.release(first)
     assert client.held() == [(310, 312)]
     client.release(second)
-    assert client.is_empty
+    assert (client.held(), client.groups()) == ([], [])
 
 
 def test_outcomes_count_as_held_until_the_client_has_acknowledged_them() -> None:
@@ -82,7 +82,6 @@ def test_outcomes_that_wait_for_the_next_flush_count_as_held() -> None:
     client.results.append(Results(5, [b"y", b"y"]))
     client.refusals.append(Refusal([(9, 10)], Fault("overloaded", "full")))
     assert client.held() == [(5, 7), (9, 10)]
-    assert not client.is_empty
 
 
 def test_what_was_on_its_way_over_an_old_connection_is_lost() -> None:

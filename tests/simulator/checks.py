@@ -205,7 +205,7 @@ class Checks:
                 if (topic.roster.idle, len(topic.roster)) != (hosts, hosts):
                     left.append((broker.name, topic.name, "idle", topic.roster.idle, len(topic.roster)))
             for client in core.ledger.clients.values():
-                if not client.is_empty or client.items or client.size:
+                if client.groups() or client.results or client.refusals or client.items or client.size:
                     left.append((broker.name, "client", client.items, client.size))
             workers = core.dispatcher.workers.values()
             left += [(broker.name, "holds", worker.holds) for worker in workers if worker.holds]

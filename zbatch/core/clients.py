@@ -99,8 +99,3 @@ class Client:
         """Go on over a new connection; what was on its way over the old one is lost."""
         self.link = link
         self._underway.clear()
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether nothing would be lost by forgetting this client."""
-        return not self._groups and not self.results and not self.refusals
