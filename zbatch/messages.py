@@ -5,7 +5,8 @@ be said.  Messages are frozen, know no socket and are compared by value in the t
 
 Every message begins with the same head of three: the connection it belongs to, its number within that
 connection (from 1), and the highest number received on it so far.  The numbers are what lost messages
-are healed by, see ``core/client.py`` and ``core/broker.py``.
+are healed by: requests by ``core/client.py`` and ``core/clients.py``, batches by ``core/worker.py`` and
+``core/dispatch.py``.
 """
 
 from __future__ import annotations
@@ -252,7 +253,7 @@ class Ready(Message, frozen=True, tag="READY"):
     """The most that the costs of a batch may add up to; None: no such bound."""
     max_latency_ms: Annotated[float, Meta(ge=0, le=1e9)]
     lease_ms: Count
-    """The longest a batch may run; 0: the default rule (``core/worker.py``)."""
+    """The longest a batch may run, and two beats later the broker counts it lost; 0: it never does."""
     idempotent: bool = True
     facts: Facts = Facts()
 

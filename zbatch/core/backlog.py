@@ -36,7 +36,7 @@ class Held:
     """A group that the broker holds until each of its items has an outcome."""
 
     owner: Any
-    """The client's record in ``core/broker.py``; opaque here."""
+    """The client's record, see ``clients.py``; opaque here."""
     principal: bytes
     topic: str
     base: int

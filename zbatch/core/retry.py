@@ -7,7 +7,7 @@ Three cases, told apart by the note that a model process leaves behind (``Child`
 * it was lost without a word (host, link, lease): everything that began costs an attempt, nobody is guilty;
 * what never began goes back for nothing.
 
-Nothing here knows queues or workers; ``broker.py`` carries the verdict out.
+Nothing here knows queues or workers; ``dispatch.py`` carries the verdict out.
 """
 
 from __future__ import annotations

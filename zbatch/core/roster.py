@@ -2,7 +2,7 @@
 
 A worker is idle when it holds nothing, and open when it holds something and has a slot left; a full batch
 may be prefetched into an open one.  Picking takes the one that has been idle longest, so that load spreads
-and ties rotate.  Which batch a worker gets is decided in ``broker.py``.
+and ties rotate.  Which batch a worker gets is decided in ``topics.py``.
 """
 
 from __future__ import annotations
