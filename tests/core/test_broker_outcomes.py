@@ -237,6 +237,16 @@ def test_without_a_worker_the_error_says_how_to_start_one() -> None:
     ]
 
 
+def test_without_a_worker_the_error_says_which_topics_have_some() -> None:
+    cluster = Cluster()
+    cluster.worker("w1", topic="resnet")
+    client = cluster.client()
+    client.asks(0, 1, ms=1_000, now=1.0)
+    cluster.turn(2.004)
+    (text,) = texts(client.told())
+    assert text.endswith("zbatch worker MODEL --topic bert; served here: resnet")
+
+
 def test_where_a_worker_served_meanwhile_the_deadline_was_exceeded() -> None:
     cluster = Cluster()
     worker, client = cluster.worker(slots=1), cluster.client()

@@ -32,6 +32,9 @@ RANGES = 4_096
 DRAINING = Fault("draining", "this broker is leaving; the request was not run", retry_after_ms=500)
 """No outcome: a client keeps the request and asks again, elsewhere or later."""
 
+NAMED = 8
+"""Topics that an error names at most."""
+
 MARGIN = 1.1
 """An answer that is expected this close to its deadline would often come too late, for nobody."""
 
@@ -358,10 +361,12 @@ class Ledger:
             where = "while it ran" if running else f"while it waited ({topic.items} unfinished items here)"
             fault = Fault("deadline_exceeded", f"the deadline passed after {waited:.3f} s, {where}")
         else:
+            served = self._topics.served(NAMED)
+            others = f"; served here: {', '.join(served)}" if served else ""
             fault = Fault(
                 "no_workers",
                 f"the deadline passed after {waited:.3f} s and no worker served topic {topic.name!r} "
-                f"meanwhile; start one with: zbatch worker MODEL --topic {topic.name}",
+                f"meanwhile; start one with: zbatch worker MODEL --topic {topic.name}{others}",
             )
         for part in held.due(now):
             self.fail(held, part, fault)

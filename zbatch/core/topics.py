@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import islice
 
 from zbatch.config import BrokerCoreSettings
 from zbatch.core.backlog import Backlog, Room, Span
@@ -201,6 +202,10 @@ class Topics:
                 )
         topic = self.all[name] = Topic(name, POLICIES[self._settings.batching]())
         return topic
+
+    def served(self, most: int) -> list[str]:
+        """Return topics that have a worker now."""
+        return list(islice((topic.name for topic in self.all.values() if len(topic.roster)), most))
 
     def touch(self, topic: Topic) -> None:
         """Look at a topic in the next turn."""
