@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     )
     from zbatch.model import Context, ManagedModel, Model
     from zbatch.runner import current_batch, progress
-    from zbatch.streamer import ThreadedStreamer
+    from zbatch.streamer import Streamer, ThreadedStreamer
 
     __version__: str
 
@@ -65,6 +65,7 @@ __all__ = [
     "Overloaded",
     "PoisonItem",
     "ProtocolMismatch",
+    "Streamer",
     "ThreadedStreamer",
     "TooLarge",
     "Unauthorized",
@@ -88,6 +89,7 @@ _HOMES = {
     "Model": "model",
     "current_batch": "runner",
     "progress": "runner",
+    "Streamer": "streamer",
     "ThreadedStreamer": "streamer",
 }
 """Where a name lives, unless it is an error."""

@@ -149,6 +149,8 @@ class Connection:
                 f"no broker at {', '.join(self._endpoints)} answered within {timeout} s; "
                 f"is one running, or {advice}?"
             )
+        if not answer.snapshot:
+            raise ClientClosed("the client was closed, or broke down, before the broker answered")
         shown: dict[str, Any] = json.loads(answer.snapshot)
         return shown
 
@@ -166,11 +168,11 @@ class Connection:
         finally:
             self._helm.leave()
 
-    def close(self) -> None:
-        """Close now; open calls end in ClientClosed."""
+    def close(self, why: str = CLOSED) -> None:
+        """Close now; open calls end in ClientClosed, later ones say ``why``."""
         if self.closed:
             return
-        self._end()
+        self._end(why)
         if self._asleep:
             self._rouse()
         if self._helm.is_mine:
@@ -367,11 +369,11 @@ class Connection:
     def _end_if_retired(self) -> None:
         is_idle = self._core is None or self._core.is_idle
         if self._retired and is_idle and not self._pending and not self.closed:
-            self._end()
+            self._end(CLOSED)
             self._shut()
 
-    def _end(self) -> None:
-        self.closed = CLOSED
+    def _end(self, why: str) -> None:
+        self.closed = why
         _connections.discard(self)
         self._helm.end()
 
@@ -390,11 +392,13 @@ class Connection:
         """Say goodbye and let go of everything; whoever calls is at the helm."""
         self._end_pending()
         if self._core is not None:
-            closed = to_fault(ClientClosed(UNFINISHED))
-            self._perform(self._core.stop(closed))
+            self._perform(self._core.stop(to_fault(ClientClosed(self._unfinished()))))
             self._let_go(GOODBYE)
 
     def _let_go(self, linger: int) -> None:
+        asked, self._asked = self._asked, []
+        for answer in asked:
+            answer.came.set()
         for socket in self._sockets.values():
             socket.close(linger)
         if self._context is not None:
@@ -411,7 +415,10 @@ class Connection:
             while True:
                 calls.append(self._pending.popleft())
         if calls:
-            self._settle_with(calls, ClientClosed(UNFINISHED))
+            self._settle_with(calls, ClientClosed(self._unfinished()))
+
+    def _unfinished(self) -> str:
+        return UNFINISHED if self.closed is CLOSED else self.closed
 
     def _settle_with(self, calls: Sequence[Future[Any]], error: BaseException) -> None:
         with self._settling:

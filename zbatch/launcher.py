@@ -16,6 +16,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -217,15 +218,20 @@ def _place_for_sockets() -> str | None:
     return None if len(tempfile.gettempdir()) <= PATH_LENGTH else SHORT
 
 
-def serve(settings: ServeSettings) -> int:
+def make_home() -> Path:
+    """Make a folder that only this user may look into: who reaches a backend can pose as a worker."""
+    return Path(tempfile.mkdtemp(prefix="zbatch-", dir=_place_for_sockets()))
+
+
+def serve(settings: ServeSettings, home: Path | None = None, lifeline: int | None = None) -> int:
     """Run a broker and workers until SIGTERM or SIGINT; the second signal ends them at once.
 
-    Raises :class:`ConfigError` for a model's file that is not there.
+    With a lifeline they end with the process that holds its other end.  ``home`` is the folder of the private
+    endpoint, removed at the end.  Raises :class:`ConfigError` for a model's file that is not there.
     """
     for one in settings.workers:
         check_name(one.model)
-    # Only this user may look into it: whoever reaches the backend can pose as a worker.
-    home = Path(tempfile.mkdtemp(prefix="zbatch-", dir=_place_for_sockets()))
+    home = home or make_home()
     private = f"ipc://{home}/backend"
     broker = structs.replace(settings.broker, backend=(private, *settings.broker.backend))
     workers = [
@@ -234,6 +240,7 @@ def serve(settings: ServeSettings) -> int:
     try:
         return _keep_alive(
             *("serve", broker, workers),
+            lifeline=lifeline,
             home=home,
             models=[f"{one.topic}: {one.model}" for one in workers],
         )
@@ -246,11 +253,20 @@ def supervise(settings: BrokerSettings) -> int:
     return _keep_alive("supervisor", settings, [])
 
 
-def _keep_alive(who: str, broker: BrokerSettings, workers: Sequence[WorkerSettings], **facts: Any) -> int:
+def _keep_alive(
+    who: str,
+    broker: BrokerSettings,
+    workers: Sequence[WorkerSettings],
+    *,
+    lifeline: int | None = None,
+    **facts: Any,
+) -> int:
     journal = Journal(broker.log_format, who, level=broker.log_level)
     launcher = Launcher(broker, workers, journal)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: launcher.stop())
+    if lifeline is not None:
+        threading.Thread(target=_hang_on, args=(lifeline, launcher), name="lifeline", daemon=True).start()
     journal.event("launcher started", version=version(), pid=os.getpid(), **facts)
     try:
         return launcher.run()
@@ -260,12 +276,24 @@ def _keep_alive(who: str, broker: BrokerSettings, workers: Sequence[WorkerSettin
         journal.close()
 
 
-def main(role: str, config: int, lifeline: int) -> int:
-    """Be the child that a launcher started with these descriptors."""
-    die_with_parent(lifeline)
+def _hang_on(lifeline: int, launcher: Launcher) -> None:
+    """End everything at once when the other end of the lifeline is gone."""
+    held = select.poll()
+    held.register(lifeline, 0)
+    held.poll()
+    launcher.stop()
+    launcher.stop()
+
+
+def main(role: str, name: str, config: int, lifeline: int) -> int:
+    """Be the child that was started with these descriptors: a broker, a worker, or the launcher of both."""
+    if role != "serve":
+        die_with_parent(lifeline)
     with os.fdopen(config, "rb") as stream:
         told = stream.read()
     try:
+        if role == "serve":
+            return serve(msgspec.json.decode(told, type=ServeSettings), Path(name), lifeline)
         if role == "broker":
             return broker.run(msgspec.json.decode(told, type=BrokerSettings))
         return worker.run(msgspec.json.decode(told, type=WorkerSettings))
@@ -275,4 +303,4 @@ def main(role: str, config: int, lifeline: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], int(sys.argv[3]), int(sys.argv[5])))
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[5])))

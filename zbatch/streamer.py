@@ -6,17 +6,54 @@ call run into its timeout, the cause is raised at once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import shutil
+import time
+import warnings
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from zbatch import gpus, spawned
 from zbatch.calls import Future
+from zbatch.client import ZClient
+from zbatch.cluster import Cluster
+from zbatch.config import BrokerSettings, ServeSettings, WorkerSettings
 from zbatch.embedded import local
+from zbatch.launcher import make_home
 
 WORKER_TIMEOUT = 20
 """Seconds that a call may take where its streamer was told nothing; read at each call, so it may be set."""
 
+LOOK = 0.05
+"""Seconds between two looks at whether the workers are ready."""
 
-class ThreadedStreamer:
+
+class _Streamer:
+    """What all streamers have in common: whom they ask, and how."""
+
+    _client: Any
+    _worker_timeout: float | None
+
+    def predict(self, batch: Collection[Any]) -> list[Any]:
+        """Return the output for each item, in order.
+
+        Raises :class:`DeadlineExceeded`, a ``TimeoutError``, when it takes longer than the streamer's
+        timeout; :class:`ModelFailed` or :class:`BadOutput` where the function raises or returns a wrong
+        number of outputs, and :class:`BatchError` where it does so for some of several items.
+        """
+        return self.submit(batch).result()
+
+    def submit(self, batch: Collection[Any]) -> Future[Any]:
+        """Ask, and return at once; ``result(timeout)`` of what is returned may be called again and again."""
+        if not hasattr(batch, "__len__"):
+            raise TypeError(f"wanted a list of items, got {type(batch).__name__}; use list(...)")
+        timeout = WORKER_TIMEOUT if self._worker_timeout is None else self._worker_timeout
+        future: Future[Any] = self._client.submit(list(batch), timeout=timeout)
+        return future
+
+
+class ThreadedStreamer(_Streamer):
     """Batches what the threads of this process ask for, and runs it in one thread of this process.
 
     Args:
@@ -44,22 +81,127 @@ class ThreadedStreamer:
         # A function of ours: what was given is called, whatever other methods it has.
         self._client = local(run, batch_size, max_latency)
 
-    def predict(self, batch: Collection[Any]) -> list[Any]:
-        """Return the output for each item, in order.
-
-        Raises :class:`DeadlineExceeded`, a ``TimeoutError``, when it takes longer than the streamer's
-        timeout; :class:`ModelFailed` or :class:`BadOutput` where the function raises or returns a wrong
-        number of outputs, and :class:`BatchError` where it does so for some of several items.
-        """
-        return self.submit(batch).result()
-
-    def submit(self, batch: Collection[Any]) -> Future[Any]:
-        """Ask, and return at once; ``result(timeout)`` of what is returned may be called again and again."""
-        if not hasattr(batch, "__len__"):
-            raise TypeError(f"wanted a list of items, got {type(batch).__name__}; use list(...)")
-        timeout = WORKER_TIMEOUT if self._worker_timeout is None else self._worker_timeout
-        return self._client.submit(list(batch), timeout=timeout)
-
     def destroy_workers(self) -> None:
         """End the thread; what has no outcome, and every later call, raises :class:`ClientClosed`."""
         self._client.close()
+
+
+class Streamer(_Streamer):
+    """Batches what the threads of this process ask for, and runs it in processes of its own.
+
+    They are a broker and workers as any other, on a private endpoint, and supervised: a process that dies is
+    replaced, and what it ran is run again.  All of them end with this object, or with this process.
+
+    Args:
+        predict_function_or_model: A function or bound method of a list, or a :class:`ManagedModel` class;
+            something that other processes can load.
+        batch_size: Items that are run at once, at most.
+        max_latency: Seconds that an item waits for company at most.  A lone one does not wait.
+        worker_num: Model processes.
+        cuda_devices: What ``CUDA_VISIBLE_DEVICES`` becomes in the first, the second, ... of them, in turn.
+            None: what it is here.
+        model_init_args: Positional arguments of ``init_model``.
+        model_init_kwargs: Keyword arguments of ``init_model``.
+        wait_for_worker_ready: Return when all model processes are ready.
+        mp_start_method: For the old signature's sake: processes are always spawned.
+        worker_timeout: Seconds that a call, and a wait for workers, may take.  None: :data:`WORKER_TIMEOUT`.
+
+    Raises ``TypeError`` for a model that other processes cannot load.
+    """
+
+    def __init__(
+        self,
+        predict_function_or_model: Callable[..., Any],
+        batch_size: int,
+        max_latency: float = 0.1,
+        worker_num: int = 1,
+        cuda_devices: Sequence[int | str] | str | None = None,
+        model_init_args: Sequence[Any] | None = None,
+        model_init_kwargs: Mapping[str, Any] | None = None,
+        wait_for_worker_ready: bool = False,
+        mp_start_method: str = "spawn",
+        worker_timeout: float | None = None,
+    ) -> None:
+        if not callable(predict_function_or_model):
+            raise TypeError(f"wanted a function of a list, got {type(predict_function_or_model).__name__}")
+        if spawned.is_importing_main():
+            raise RuntimeError(
+                "this Streamer is made while a model process imports the main script again: put what the "
+                "script does, the Streamer too, under  if __name__ == '__main__':"
+            )
+        spawned.require_start_method(mp_start_method)
+        self._worker_timeout = worker_timeout
+        self._worker_num = worker_num
+        home = make_home()
+        try:
+            model = home / "model"
+            devices = _devices(cuda_devices)
+            spawned.write(
+                model, predict_function_or_model, devices, model_init_args or (), model_init_kwargs or {}
+            )
+            worker = WorkerSettings(
+                model=spawned.MODEL,
+                args={"path": str(model)},
+                gpu=("cpu",),
+                num=worker_num,
+                batch_size=batch_size,
+                max_latency=max_latency,
+                log_level="warning",
+            )
+            front = f"ipc://{home}/front"
+            broker = BrokerSettings(frontend=(front,), backend=(), log_level="warning")
+            client: ZClient[Any, Any] = ZClient(front)
+            self._client = client
+            self._cluster = Cluster(ServeSettings(broker=broker, workers=(worker,)), home, client._line.close)
+        except BaseException:
+            shutil.rmtree(home, ignore_errors=True)
+            raise
+        self._end = weakref.finalize(self, _end, self._cluster, home)
+        if wait_for_worker_ready:
+            self._wait_for_worker_ready()
+
+    def _wait_for_worker_ready(self, timeout: float | None = None) -> None:
+        """Return when all model processes are ready (users of the old one call this).
+
+        Raises ``TimeoutError`` when they are not in time, :class:`ClientClosed` when they gave up.
+        """
+        if timeout is None:
+            timeout = WORKER_TIMEOUT if self._worker_timeout is None else self._worker_timeout
+        until = time.monotonic() + timeout
+        ready = 0
+        while ready < self._worker_num:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"{ready} of {self._worker_num} workers are ready after {timeout} s")
+            try:
+                topics = self._client.status(timeout=left)["topics"]
+            except TimeoutError:
+                continue
+            ready = topics.get("default", {}).get("workers", 0)
+            if ready < self._worker_num:
+                self._cluster.wait(min(left, LOOK))
+
+    def destroy_workers(self) -> None:
+        """End the processes; what has no outcome, and every later call, raises :class:`ClientClosed`."""
+        self._client.close()
+        self._end()
+
+
+def _devices(cuda_devices: Sequence[int | str] | str | None) -> list[int | str]:
+    if cuda_devices is None:
+        return []
+    devices: list[int | str] = []
+    devices += cuda_devices.split(",") if isinstance(cuda_devices, str) else list(cuda_devices)
+    there = gpus.visible()
+    missing = [one for one in map(str, devices) if one not in there and one != "-1"]
+    if missing:
+        have = f"there are {', '.join(there)}" if there else "there is none"
+        warnings.warn(f"cuda_devices names GPU {', '.join(missing)}: {have}", RuntimeWarning, stacklevel=3)
+    return devices
+
+
+def _end(cluster: Cluster, home: Path) -> None:
+    """End what a Streamer started; in a child of a fork it is the parent's."""
+    if cluster.is_mine:
+        cluster.close()
+        shutil.rmtree(home, ignore_errors=True)

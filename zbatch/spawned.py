@@ -1,0 +1,118 @@
+"""What a Streamer was given in Python, made anew in a model process.
+
+As with multiprocessing's spawn, functions, bound methods and classes travel as a pickle, also those of the
+main script, which is imported again for it.  The pickle is a file of this user's, written by the process
+that made the Streamer; nothing that came over a socket is ever read so.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing import process, spawn
+from pathlib import Path
+from typing import Any
+
+from zbatch.model import Context, ManagedModel
+
+MODEL = "zbatch.spawned:Spawned"
+"""What a worker is told to run."""
+
+CUDA = "CUDA_VISIBLE_DEVICES"
+
+
+class Spawned:
+    """The model of a Streamer."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._predict: Callable[[list[Any]], Sequence[Any]]
+
+    def setup(self, context: Context) -> None:
+        """Load what was written, for this of the model processes; raises what the user's code raises."""
+        with open(self._path, "rb") as stream:
+            preparation, visible, devices = pickle.load(stream)
+            # Before anything is imported that may count GPUs.
+            gpu = devices[context.index % len(devices)] if devices else None
+            if gpu is not None:
+                os.environ[CUDA] = str(gpu)
+            elif visible is not None:
+                os.environ[CUDA] = visible
+            else:
+                os.environ.pop(CUDA, None)
+            me: Any = process.current_process()
+            # Whatever the main script would start while it is imported again says so instead.
+            me._inheriting = True
+            try:
+                spawn.prepare(preparation)
+                target, args, kwargs = pickle.load(stream)
+            finally:
+                del me._inheriting
+        if isinstance(target, type) and issubclass(target, ManagedModel):
+            model = target(gpu)
+            model.init_model(*args, **kwargs)
+            target = model.predict
+        self._predict = target
+
+    def predict(self, batch: list[Any]) -> Sequence[Any]:
+        """Return one output for each item of the batch."""
+        return self._predict(batch)
+
+
+def is_importing_main() -> bool:
+    """Return whether this process imports the main script again, to find what was spawned."""
+    return getattr(process.current_process(), "_inheriting", False)
+
+
+def write(
+    path: Path,
+    target: Callable[..., Any],
+    devices: Sequence[int | str],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+) -> None:
+    """Write a model down for the processes that will run it.
+
+    Raises ``TypeError`` for what other processes cannot load.
+    """
+    head = pickle.dumps((_preparation(), os.environ.get(CUDA), list(devices)))
+    name = getattr(target, "__qualname__", type(target).__qualname__)
+    try:
+        body = pickle.dumps((target, tuple(args), dict(kwargs)))
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        hint = (
+            "a lambda has no name that other processes could load; write a function at the top of a module"
+            if "<lambda>" in name
+            else "wanted what other processes can load: a function or class at the top of a module, "
+            "a method of an object that can be pickled"
+        )
+        raise TypeError(f"{name} cannot be sent to a model process: {hint} ({error})") from None
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.write(head)
+        stream.write(body)
+
+
+def require_start_method(name: str) -> None:
+    """Raise ``ValueError`` for what is no way to start processes; all are taken for spawn."""
+    if name not in ("spawn", "fork", "forkserver"):
+        raise ValueError(f"mp_start_method is {name!r}, wanted spawn, fork or forkserver")
+
+
+def _preparation() -> dict[str, Any]:
+    """Return what multiprocessing needs to bring another process to where this one is."""
+    main = sys.modules["__main__"]
+    found: dict[str, Any] = {
+        "sys_path": [one or os.getcwd() for one in sys.path],
+        "sys_argv": sys.argv,
+        "orig_dir": os.getcwd(),
+    }
+    name = getattr(getattr(main, "__spec__", None), "name", None)
+    path = getattr(main, "__file__", None)
+    if name is not None:
+        found["init_main_from_name"] = name
+    elif path is not None:
+        found["init_main_from_path"] = str(Path(path).absolute())
+    return found
