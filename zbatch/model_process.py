@@ -45,11 +45,12 @@ from zbatch.sockets import (
     settle_collector,
 )
 
-TAKE_OVER = 0.050
-"""Seconds that the model runs before the second thread reads and beats for it; shorter runs never wake it."""
+TAKE_OVER = 0.010
+"""Seconds that the model runs before the second thread reads and beats for it: then the next batch is there
+when this one ends.  Shorter runs gain nothing by it."""
 
 LOOK = 0.100
-"""Seconds between two looks of the second thread at whether it is needed."""
+"""Seconds between two looks of the second thread at whether it is needed, while the model is idle."""
 
 FAILURES_EVERY = 10.0
 """Seconds between two lines about a model that raises: enough to see that it does, too few to fill a log."""
@@ -268,7 +269,7 @@ class ModelProcess:
             busy = self._busy
             now = time.monotonic()
             if busy is None or now - busy < TAKE_OVER:
-                self._ended.wait(LOOK)
+                self._ended.wait(LOOK if busy is None else busy + TAKE_OVER - now)
                 continue
             due = self._core.wakeup()
             patience = max(0, int((due - now) * 1000) + 1)
