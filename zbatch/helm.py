@@ -85,8 +85,9 @@ class Helm:
             thread.join(timeout)
 
     def _ring(self) -> None:
-        with contextlib.suppress(RuntimeError):  # rung already
-            self._bell.release()
+        if self._bell.locked():
+            with contextlib.suppress(RuntimeError):  # another was first
+                self._bell.release()
 
     def _run(self) -> None:
         while not self._ended:
