@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import signal
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -26,6 +25,7 @@ from zbatch.core.links import BACK, FRONT
 from zbatch.gate import Gate, try_doors
 from zbatch.journal import Journal
 from zbatch.messages import NOWHERE, Batch, Denied, Fault
+from zbatch.processes import heed_orders
 from zbatch.security import AllowList, of_broker
 from zbatch.sockets import (
     Bound,
@@ -316,14 +316,13 @@ def _shuffle_routing_ids() -> None:
     ctypes.CDLL(None).srand(int.from_bytes(os.urandom(4), "big"))
 
 
-def run(settings: BrokerSettings) -> int:
-    """Run a broker until SIGTERM or SIGINT; the second signal ends it at once."""
+def run(settings: BrokerSettings, lifeline: int | None = None) -> int:
+    """Run a broker until SIGTERM or SIGINT, or until whoever holds the lifeline says so; twice: at once."""
     settle_allocator()
     journal = Journal(settings.log_format, "broker", level=settings.log_level)
     broker = Broker(settings, journal)
     broker.start()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: broker.stop())
+    heed_orders(broker.stop, lifeline)
     settle_collector()
     journal.event("broker started", version=version(), pid=os.getpid(), **describe(settings))
     try:

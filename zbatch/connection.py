@@ -150,7 +150,7 @@ class Connection:
                 f"is one running, or {advice}?"
             )
         if not answer.snapshot:
-            raise ClientClosed("the client was closed, or broke down, before the broker answered")
+            raise ClientClosed(self._unfinished())
         shown: dict[str, Any] = json.loads(answer.snapshot)
         return shown
 
@@ -418,7 +418,7 @@ class Connection:
             self._settle_with(calls, ClientClosed(self._unfinished()))
 
     def _unfinished(self) -> str:
-        return UNFINISHED if self.closed is CLOSED else self.closed
+        return UNFINISHED if self.closed in ("", CLOSED) else self.closed
 
     def _settle_with(self, calls: Sequence[Future[Any]], error: BaseException) -> None:
         with self._settling:

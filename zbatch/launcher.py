@@ -13,10 +13,7 @@ import math
 import os
 import select
 import shutil
-import signal
 import sys
-import tempfile
-import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,9 +27,10 @@ from zbatch import broker, worker
 from zbatch.config import BrokerSettings, ServeSettings, WorkerSettings, version
 from zbatch.core.supervisor import Brake
 from zbatch.errors import ConfigError
+from zbatch.homes import Home
 from zbatch.journal import Journal
 from zbatch.model import check_name
-from zbatch.processes import Child, Note, die_with_parent, reap_strangers
+from zbatch.processes import LEAVE, Child, Note, die_with_parent, heed_orders, reap_strangers
 
 FAILED = 1
 WRONG = 2
@@ -45,11 +43,6 @@ LAST_WORDS = 8.0
 
 BROKER_PAUSE = 0.5
 """Seconds that a broker stays away at most when it does nothing but die."""
-
-SHORT = "/tmp"
-"""Where the private endpoint lies when the usual place for it has too long a path for a socket."""
-
-PATH_LENGTH = 60
 
 
 @dataclass(slots=True, eq=False)
@@ -193,12 +186,12 @@ class Launcher:
         self._journal.event("leaving", waits_s=longest)
         for part in self._workers:
             if part.child is not None:
-                part.child.terminate()
+                part.child.order(LEAVE)
         self._broker_leaves_last()
 
     def _broker_leaves_last(self) -> None:
         if self._broker.child is not None and all(part.child is None for part in self._workers):
-            self._broker.child.terminate()
+            self._broker.child.order(LEAVE)
             self._leaves_until = time.monotonic() + LAST_WORDS
 
     def _is_over(self) -> bool:
@@ -214,24 +207,25 @@ class Launcher:
         return max(0, int((min(due, now + 3600.0) - now) * 1000) + 1)
 
 
-def _place_for_sockets() -> str | None:
-    return None if len(tempfile.gettempdir()) <= PATH_LENGTH else SHORT
+def serve(settings: ServeSettings) -> int:
+    """Run a broker and workers until told to leave, as a broker is; twice: at once.
 
-
-def make_home() -> Path:
-    """Make a folder that only this user may look into: who reaches a backend can pose as a worker."""
-    return Path(tempfile.mkdtemp(prefix="zbatch-", dir=_place_for_sockets()))
-
-
-def serve(settings: ServeSettings, home: Path | None = None, lifeline: int | None = None) -> int:
-    """Run a broker and workers until SIGTERM or SIGINT; the second signal ends them at once.
-
-    With a lifeline they end with the process that holds its other end.  ``home`` is the folder of the private
-    endpoint, removed at the end.  Raises :class:`ConfigError` for a model's file that is not there.
+    Raises :class:`ConfigError` for a model's file that is not there.
     """
     for one in settings.workers:
         check_name(one.model)
-    home = home or make_home()
+    home = Home()
+    try:
+        return _serve_in(home.path, settings)
+    finally:
+        home.remove()
+
+
+def _serve_in(home: Path, settings: ServeSettings, lifeline: int | None = None) -> int:
+    """Run a broker and workers with their private endpoint in a folder.
+
+    With a lifeline they end with the process that holds its other end, and the folder with them.
+    """
     private = f"ipc://{home}/backend"
     broker = structs.replace(settings.broker, backend=(private, *settings.broker.backend))
     workers = [
@@ -245,7 +239,8 @@ def serve(settings: ServeSettings, home: Path | None = None, lifeline: int | Non
             models=[f"{one.topic}: {one.model}" for one in workers],
         )
     finally:
-        shutil.rmtree(home, ignore_errors=True)
+        if lifeline is not None:
+            shutil.rmtree(home, ignore_errors=True)
 
 
 def supervise(settings: BrokerSettings) -> int:
@@ -263,10 +258,7 @@ def _keep_alive(
 ) -> int:
     journal = Journal(broker.log_format, who, level=broker.log_level)
     launcher = Launcher(broker, workers, journal)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: launcher.stop())
-    if lifeline is not None:
-        threading.Thread(target=_hang_on, args=(lifeline, launcher), name="lifeline", daemon=True).start()
+    heed_orders(launcher.stop, lifeline)
     journal.event("launcher started", version=version(), pid=os.getpid(), **facts)
     try:
         return launcher.run()
@@ -274,15 +266,6 @@ def _keep_alive(
         launcher.close()
         journal.event("launcher ended")
         journal.close()
-
-
-def _hang_on(lifeline: int, launcher: Launcher) -> None:
-    """End everything at once when the other end of the lifeline is gone."""
-    held = select.poll()
-    held.register(lifeline, 0)
-    held.poll()
-    launcher.stop()
-    launcher.stop()
 
 
 def main(role: str, name: str, config: int, lifeline: int) -> int:
@@ -293,10 +276,10 @@ def main(role: str, name: str, config: int, lifeline: int) -> int:
         told = stream.read()
     try:
         if role == "serve":
-            return serve(msgspec.json.decode(told, type=ServeSettings), Path(name), lifeline)
+            return _serve_in(Path(name), msgspec.json.decode(told, type=ServeSettings), lifeline)
         if role == "broker":
-            return broker.run(msgspec.json.decode(told, type=BrokerSettings))
-        return worker.run(msgspec.json.decode(told, type=WorkerSettings))
+            return broker.run(msgspec.json.decode(told, type=BrokerSettings), lifeline)
+        return worker.run(msgspec.json.decode(told, type=WorkerSettings), lifeline)
     except ConfigError as error:
         sys.stderr.write(f"Error: {error}\n")
         return WRONG

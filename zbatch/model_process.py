@@ -31,7 +31,7 @@ from zbatch.core.worker import Job, Offer, WorkerCore
 from zbatch.errors import ConfigError
 from zbatch.journal import Journal
 from zbatch.model import Context, LoadedModel, load
-from zbatch.processes import Note, die_with_parent
+from zbatch.processes import LEAVE, Note, die_with_parent
 from zbatch.runner import Runner, Work, place_of
 from zbatch.security import where_asked
 from zbatch.sockets import (
@@ -66,9 +66,6 @@ CRASHED = 1
 
 LOAD_FAILED = 3
 """Exit status: the model could not be loaded or warmed up; the traceback is on stderr."""
-
-DRAIN = b"d"
-"""What a supervisor writes into the lifeline to have its child leave."""
 
 
 class Spec(msgspec.Struct, frozen=True):
@@ -296,7 +293,7 @@ class ModelProcess:
         if not order:
             # No lock, no goodbye: whoever may hold them could hang, and an orphan must not live on.
             os._exit(0)
-        if DRAIN in order and self._leaving is None:
+        if LEAVE in order and self._leaving is None:
             self._leaving = time.monotonic()
             self._note.show("draining")
             with self._lock:

@@ -19,11 +19,14 @@ import struct
 import subprocess
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import NamedTuple
 
 KILL_PATIENCE = 5.0
 """Seconds for the kernel to end a process that was killed; longer only if it hangs in a driver."""
+
+LEAVE = b"d"
+"""What a parent writes into the lifeline to have its child leave."""
 
 PR_SET_PDEATHSIG = 1
 
@@ -241,8 +244,10 @@ class Child:
         return self.poll()
 
     def stop(self, grace: float) -> int | None:
-        """Ask it to leave, end it if it has not after ``grace`` seconds; return the exit status."""
-        self.terminate()
+        """Have it leave, end it if it has not after ``grace`` seconds; return the exit status."""
+        if self._lifeline is None:
+            self.terminate()
+        self.order(LEAVE)
         if self.wait(grace) is None:
             self.kill()
         return self.wait(KILL_PATIENCE)
@@ -278,6 +283,27 @@ def die_with_parent(lifeline: int | None = None) -> None:
     held.register(lifeline, 0)
     if held.poll(0):
         os._exit(0)
+
+
+def heed_orders(stop: Callable[[], None], lifeline: int | None = None) -> None:
+    """Have ``stop`` called when this process is told to leave: by SIGTERM or SIGINT, or by its parent.
+
+    Where a parent holds a lifeline, its word alone counts: a service manager may signal every process of a
+    service at once, and whose turn it is to leave is the parent's matter.
+    """
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # No SIG_IGN: whatever is started from here would inherit that.
+        signal.signal(number, lambda *_: stop() if lifeline is None else None)
+    if lifeline is not None:
+        threading.Thread(target=_obey, args=(stop, lifeline), name="zbatch-orders", daemon=True).start()
+
+
+def _obey(stop: Callable[[], None], lifeline: int) -> None:
+    while os.read(lifeline, 64):
+        stop()
+    # Nobody is left to say anything: at once.
+    stop()
+    stop()
 
 
 def reap_strangers(own: Collection[int]) -> None:

@@ -6,12 +6,10 @@ call run into its timeout, the cause is raised at once.
 
 from __future__ import annotations
 
-import shutil
 import time
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from zbatch import gpus, spawned
@@ -20,7 +18,7 @@ from zbatch.client import ZClient
 from zbatch.cluster import Cluster
 from zbatch.config import BrokerSettings, ServeSettings, WorkerSettings
 from zbatch.embedded import local
-from zbatch.launcher import make_home
+from zbatch.homes import Home
 
 WORKER_TIMEOUT = 20
 """Seconds that a call may take where its streamer was told nothing; read at each call, so it may be set."""
@@ -132,9 +130,9 @@ class Streamer(_Streamer):
         spawned.require_start_method(mp_start_method)
         self._worker_timeout = worker_timeout
         self._worker_num = worker_num
-        home = make_home()
+        home = Home()
         try:
-            model = home / "model"
+            model = home.path / "model"
             devices = _devices(cuda_devices)
             spawned.write(
                 model, predict_function_or_model, devices, model_init_args or (), model_init_kwargs or {}
@@ -148,17 +146,23 @@ class Streamer(_Streamer):
                 max_latency=max_latency,
                 log_level="warning",
             )
-            front = f"ipc://{home}/front"
+            front = f"ipc://{home.path}/front"
             broker = BrokerSettings(frontend=(front,), backend=(), log_level="warning")
             client: ZClient[Any, Any] = ZClient(front)
             self._client = client
-            self._cluster = Cluster(ServeSettings(broker=broker, workers=(worker,)), home, client._line.close)
+            self._cluster = Cluster(
+                ServeSettings(broker=broker, workers=(worker,)), home.path, client._line.close
+            )
         except BaseException:
-            shutil.rmtree(home, ignore_errors=True)
+            home.remove()
             raise
         self._end = weakref.finalize(self, _end, self._cluster, home)
         if wait_for_worker_ready:
-            self._wait_for_worker_ready()
+            try:
+                self._wait_for_worker_ready()
+            except BaseException:
+                self.destroy_workers()
+                raise
 
     def _wait_for_worker_ready(self, timeout: float | None = None) -> None:
         """Return when all model processes are ready (users of the old one call this).
@@ -200,8 +204,8 @@ def _devices(cuda_devices: Sequence[int | str] | str | None) -> list[int | str]:
     return devices
 
 
-def _end(cluster: Cluster, home: Path) -> None:
+def _end(cluster: Cluster, home: Home) -> None:
     """End what a Streamer started; in a child of a fork it is the parent's."""
     if cluster.is_mine:
         cluster.close()
-        shutil.rmtree(home, ignore_errors=True)
+        home.remove()

@@ -32,8 +32,8 @@ from zbatch.journal import Journal
 from zbatch.messages import Child as Report
 from zbatch.messages import Denied
 from zbatch.model import check_name
-from zbatch.model_process import DRAIN, LOAD_FAILED, Spec
-from zbatch.processes import KILL_PATIENCE, Child, Note, reap_strangers
+from zbatch.model_process import LOAD_FAILED, Spec
+from zbatch.processes import KILL_PATIENCE, LEAVE, Child, Note, heed_orders, reap_strangers
 from zbatch.security import where_asked
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
 from zbatch.watchdog import Watchdog
@@ -327,7 +327,7 @@ class Supervisor:
                 place.reason = LEFT
                 place.child.kill()
             else:
-                place.child.order(DRAIN)
+                place.child.order(LEAVE)
 
     def _is_over(self) -> bool:
         if self._leaving is not None:
@@ -370,16 +370,15 @@ def _word(exit_status: int) -> str:
         return f"signal {-exit_status}"
 
 
-def run(settings: WorkerSettings) -> int:
-    """Run the model processes of a worker until SIGTERM or SIGINT; the second signal ends them at once.
+def run(settings: WorkerSettings, lifeline: int | None = None) -> int:
+    """Run the model processes of a worker until told to leave, as a broker is; twice: at once.
 
     Raises :class:`ConfigError` for a GPU or a model's file that is not there.
     """
     check_name(settings.model)
     journal = Journal(settings.log_format, "worker", level=settings.log_level)
     supervisor = Supervisor(settings, journal)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: supervisor.stop())
+    heed_orders(supervisor.stop, lifeline)
     journal.event("worker started", version=version(), pid=os.getpid(), **describe(settings))
     try:
         return supervisor.run()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -71,6 +73,47 @@ def test_no_process_outlives_a_launcher_that_is_killed(run: Start, frontend: str
     assert all_end(family)
 
 
+def test_the_folder_of_one_that_was_killed_is_removed_by_the_next(
+    run: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    homes = Path(tempfile.mkdtemp())  # short enough for a socket's path
+    monkeypatch.setenv("TMPDIR", str(homes))
+    killed = run("serve", DOUBLER, "--gpu", "cpu", "--frontend", f"ipc://{tmp_path}/1")
+    killed.says("model ready")
+    (left,) = homes.iterdir()
+    family = killed.family()
+    killed.signal(signal.SIGKILL)
+    killed.ends()
+    assert all_end(family)
+    alive = run("serve", DOUBLER, "--gpu", "cpu", "--frontend", f"ipc://{tmp_path}/2")
+    alive.says("model ready")
+    assert not left.exists()
+    (mine,) = homes.iterdir()
+    third = run("serve", DOUBLER, "--gpu", "cpu", "--frontend", f"ipc://{tmp_path}/3")
+    third.says("model ready")
+    assert mine.exists()
+    for one in (alive, third):
+        one.signal(signal.SIGTERM)
+        assert one.ends() == 0
+    homes.rmdir()
+
+
+def test_a_signal_to_every_process_of_a_service_ends_no_batch(
+    run: Start, frontend: str, tmp_path: Path
+) -> None:
+    model = tmp_path / "slow.py"
+    model.write_text("import time\ndef predict(batch):\n    time.sleep(2)\n    return batch\n")
+    served = run("serve", f"{model}:predict", "--gpu", "cpu", "--frontend", frontend)
+    served.says("model ready")
+    with ZClient[Any, Any](frontend, timeout=PATIENCE) as client:
+        running = client.submit(["x"])
+        until(lambda: bool(client.status()["topics"].get("default", {}).get("running")))
+        for one in [*served.family(), psutil.Process(served.process.pid)]:
+            one.send_signal(signal.SIGTERM)
+        assert running.result() == ["x"]
+    assert served.ends() == 0
+
+
 def test_the_second_signal_ends_it_at_once(run: Start, frontend: str, tmp_path: Path) -> None:
     model = tmp_path / "slow.py"
     model.write_text(
@@ -133,6 +176,7 @@ def test_a_part_that_gives_up_ends_it_although_a_model_still_loads(
 WAITING = """
 import time
 from pathlib import Path
+from typing import Any
 
 def comes(name):
     while not Path({home!r}, name).exists():
