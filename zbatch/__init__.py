@@ -38,9 +38,10 @@ if TYPE_CHECKING:
         WorkerLost,
         ZbatchError,
     )
+    from zbatch.forever import run_zbatch_workers_forever
     from zbatch.model import Context, ManagedModel, Model
     from zbatch.runner import current_batch, progress
-    from zbatch.streamer import Streamer, ThreadedStreamer
+    from zbatch.streamer import Streamer, ThreadedStreamer, ZStreamer
 
     __version__: str
 
@@ -72,11 +73,13 @@ __all__ = [
     "UnknownTopic",
     "WorkerLost",
     "ZClient",
+    "ZStreamer",
     "ZbatchError",
     "__version__",
     "current_batch",
     "local",
     "progress",
+    "run_zbatch_workers_forever",
 ]
 
 _HOMES = {
@@ -91,6 +94,8 @@ _HOMES = {
     "progress": "runner",
     "Streamer": "streamer",
     "ThreadedStreamer": "streamer",
+    "ZStreamer": "streamer",
+    "run_zbatch_workers_forever": "forever",
 }
 """Where a name lives, unless it is an error."""
 

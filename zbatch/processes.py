@@ -171,10 +171,12 @@ class Child:
         env: Mapping[str, str] | None = None,
         config: bytes | None = None,
         note: Note | None = None,
+        silent: bool = False,
     ) -> Child:
         """Start a child; with a config and a note its last three arguments are descriptors.
 
-        They are those of the config, to be read, of the note and of the lifeline.
+        They are those of the config, to be read, of the note and of the lifeline.  A ``silent`` one does not
+        hold this process's output open.
 
         Call it from the thread that lives as long as the child may, in a program of ours the main thread:
         the kernel's parent-death signal follows the thread that forks, not the process.
@@ -195,6 +197,8 @@ class Child:
                 env=env,
                 pass_fds=passed,
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL if silent else None,
+                stderr=subprocess.DEVNULL if silent else None,
                 start_new_session=True,
             )
         except BaseException:

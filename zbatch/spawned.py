@@ -61,9 +61,13 @@ class Spawned:
         return self._predict(batch)
 
 
-def is_importing_main() -> bool:
-    """Return whether this process imports the main script again, to find what was spawned."""
-    return getattr(process.current_process(), "_inheriting", False)
+def refuse_while_main_is_imported(what: str) -> None:
+    """Raise ``RuntimeError`` where the main script is being imported again, to find what was spawned."""
+    if getattr(process.current_process(), "_inheriting", False):
+        raise RuntimeError(
+            f"{what} runs while a model process imports the main script again: put what the script does "
+            "under  if __name__ == '__main__':"
+        )
 
 
 def write(

@@ -23,15 +23,25 @@ from zbatch.homes import Home
 WORKER_TIMEOUT = 20
 """Seconds that a call may take where its streamer was told nothing; read at each call, so it may be set."""
 
+BROKER = "localhost:5555"
+"""Where a broker listens for clients by default."""
+
 LOOK = 0.05
 """Seconds between two looks at whether the workers are ready."""
+
+
+def _default_timeout() -> float:
+    return WORKER_TIMEOUT
 
 
 class _Streamer:
     """What all streamers have in common: whom they ask, and how."""
 
+    default_timeout: Callable[[], float] = staticmethod(_default_timeout)
+    """Returns how many seconds a call may take where a streamer was told nothing."""
+
     _client: Any
-    _worker_timeout: float | None
+    _worker_timeout: float | None = None
 
     def predict(self, batch: Collection[Any]) -> list[Any]:
         """Return the output for each item, in order.
@@ -46,9 +56,11 @@ class _Streamer:
         """Ask, and return at once; ``result(timeout)`` of what is returned may be called again and again."""
         if not hasattr(batch, "__len__"):
             raise TypeError(f"wanted a list of items, got {type(batch).__name__}; use list(...)")
-        timeout = WORKER_TIMEOUT if self._worker_timeout is None else self._worker_timeout
-        future: Future[Any] = self._client.submit(list(batch), timeout=timeout)
+        future: Future[Any] = self._client.submit(list(batch), timeout=self._timeout())
         return future
+
+    def _timeout(self) -> float:
+        return self.default_timeout() if self._worker_timeout is None else self._worker_timeout
 
 
 class ThreadedStreamer(_Streamer):
@@ -122,18 +134,14 @@ class Streamer(_Streamer):
     ) -> None:
         if not callable(predict_function_or_model):
             raise TypeError(f"wanted a function of a list, got {type(predict_function_or_model).__name__}")
-        if spawned.is_importing_main():
-            raise RuntimeError(
-                "this Streamer is made while a model process imports the main script again: put what the "
-                "script does, the Streamer too, under  if __name__ == '__main__':"
-            )
+        spawned.refuse_while_main_is_imported("Streamer()")
         spawned.require_start_method(mp_start_method)
         self._worker_timeout = worker_timeout
         self._worker_num = worker_num
         home = Home()
         try:
             model = home.path / "model"
-            devices = _devices(cuda_devices)
+            devices = devices_of(cuda_devices)
             spawned.write(
                 model, predict_function_or_model, devices, model_init_args or (), model_init_kwargs or {}
             )
@@ -170,7 +178,7 @@ class Streamer(_Streamer):
         Raises ``TimeoutError`` when they are not in time, :class:`ClientClosed` when they gave up.
         """
         if timeout is None:
-            timeout = WORKER_TIMEOUT if self._worker_timeout is None else self._worker_timeout
+            timeout = self._timeout()
         until = time.monotonic() + timeout
         ready = 0
         while ready < self._worker_num:
@@ -191,7 +199,42 @@ class Streamer(_Streamer):
         self._end()
 
 
-def _devices(cuda_devices: Sequence[int | str] | str | None) -> list[int | str]:
+class ZStreamer(_Streamer):
+    """Asks workers that ``run_zbatch_workers_forever`` or ``zbatch worker`` started, on any host.
+
+    Args:
+        broker: ``host:port`` of the broker's frontend.  It need not be there yet.
+        topic: The model to ask; empty: ``default``.
+
+    """
+
+    def __init__(self, broker: str = BROKER, topic: str = "") -> None:
+        self._client = ZClient(endpoints_of(broker)[0], topic=topic or "default")
+
+    def destroy_workers(self) -> None:
+        """Refuse: the workers are not this client's."""
+        raise NotImplementedError("the workers are not this client's; end them where they were started")
+
+    def close(self) -> None:
+        """Say goodbye to the broker; what has no outcome raises :class:`ClientClosed`."""
+        self._client.close()
+
+
+def endpoints_of(broker: str) -> tuple[str, str]:
+    """Return the endpoints of the frontend and the backend of a broker that is named ``host:port``.
+
+    The backend is the next port.  Raises ``ValueError`` for what is no such name.
+    """
+    host, _, port = broker.removeprefix("tcp://").rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 65_535:
+        raise ValueError(f"broker is {broker!r}, wanted host:port of its frontend, such as {BROKER}")
+    # The name may mean ::1 as well, where nobody listens.
+    host = "127.0.0.1" if host == "localhost" else host
+    return f"tcp://{host}:{port}", f"tcp://{host}:{int(port) + 1}"
+
+
+def devices_of(cuda_devices: Sequence[int | str] | str | None) -> list[int | str]:
+    """Return the devices to use in turn; those that are not there are told in one warning."""
     if cuda_devices is None:
         return []
     devices: list[int | str] = []

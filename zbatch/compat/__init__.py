@@ -1,0 +1,1 @@
+"""Other libraries' module paths and names, on zbatch."""

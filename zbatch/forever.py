@@ -1,0 +1,184 @@
+"""run_zbatch_workers_forever: workers of a model class, from Python, at a broker that need not be there yet.
+
+It takes the place of service_streamer's ``run_redis_workers_forever``.  Where its broker's address is a
+loopback one and nobody listens there, it starts one, which ends with this process; any number of such calls,
+in threads and processes, agree on one, since only one can listen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from zbatch import spawned
+from zbatch.config import BrokerSettings, Settings, WorkerSettings
+from zbatch.homes import Home
+from zbatch.processes import Child, Note
+from zbatch.streamer import BROKER, devices_of, endpoints_of
+
+LOOK = 0.5
+"""Seconds between two looks at whether a broker and the worker are there."""
+
+GRACE = 5.0
+"""Seconds that the worker gets to leave when the call is interrupted."""
+
+
+def run_zbatch_workers_forever(
+    model_class: Callable[..., Any],
+    batch_size: int,
+    max_latency: float = 0.1,
+    worker_num: int = 1,
+    cuda_devices: Sequence[int | str] | str | None = None,
+    broker: str = BROKER,
+    topic: str = "",
+    mp_start_method: str = "spawn",
+    model_init_args: Sequence[Any] | None = None,
+    model_init_kwargs: Mapping[str, Any] | None = None,
+) -> None:
+    """Serve a model until its workers are told to leave; any thread may call this, and several at once.
+
+    Args:
+        model_class: A :class:`ManagedModel` class, or a function of a list; something that other processes
+            can load.
+        batch_size: Items that are run at once, at most.
+        max_latency: Seconds that an item waits for company at most.  A lone one does not wait.
+        worker_num: Model processes.
+        cuda_devices: What ``CUDA_VISIBLE_DEVICES`` becomes in each of them, in turn.  None: what it is here.
+        broker: ``host:port`` of the broker's frontend; its backend is the next port.
+        topic: What callers ask for; empty: ``default``.
+        mp_start_method: For the old signature's sake: processes are always spawned.
+        model_init_args: Positional arguments of ``init_model``.
+        model_init_kwargs: Keyword arguments of ``init_model``.
+
+    Raises ``TypeError`` for a model that other processes cannot load, ``RuntimeError`` where loading fails.
+
+    """
+    serve(
+        model_class,
+        WorkerSettings(
+            model=spawned.MODEL,
+            topic=topic or "default",
+            gpu=("cpu",),
+            num=worker_num,
+            batch_size=batch_size,
+            max_latency=max_latency,
+            backend=(endpoints_of(broker)[1],),
+            log_level="warning",
+        ),
+        broker,
+        devices_of(cuda_devices),
+        mp_start_method,
+        model_init_args or (),
+        model_init_kwargs or {},
+        lambda: False,
+    )
+
+
+def serve(
+    model: Callable[..., Any],
+    settings: WorkerSettings,
+    broker: str,
+    devices: Sequence[int | str],
+    mp_start_method: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    is_over: Callable[[], bool],
+) -> None:
+    """Run a worker, and a broker where none is, until it leaves or ``is_over`` says so."""
+    spawned.refuse_while_main_is_imported("run_zbatch_workers_forever()")
+    spawned.require_start_method(mp_start_method)
+    home = Home()
+    keeper = _Keeper(*endpoints_of(broker))
+    worker: _Process | None = None
+    try:
+        spawned.write(home.path / "model", model, devices, args, kwargs)
+        settings = msgspec.structs.replace(settings, args={"path": str(home.path / "model")})
+        while not is_over():
+            keeper.look()
+            if worker is None:
+                worker = _Process("worker", settings)
+            status = worker.wait(LOOK)
+            if status is None:
+                continue
+            worker = None
+            if status == 0:
+                return
+            if status > 0:
+                raise RuntimeError("the model processes gave up; what went wrong stands on stderr")
+            # It was killed: another one.
+    finally:
+        if worker is not None:
+            worker.stop()
+        keeper.close()
+        home.remove()
+
+
+class _Process:
+    """A broker or a worker that ends with the thread that keeps it."""
+
+    def __init__(self, role: str, settings: Settings, *, silent: bool = False) -> None:
+        self._note = Note.create()
+        self._child = Child.spawn(
+            [sys.executable, "-m", "zbatch.launcher", role, role],
+            config=msgspec.json.encode(settings),
+            note=self._note,
+            silent=silent,
+        )
+
+    def wait(self, seconds: float) -> int | None:
+        """Wait a while for its end; return the exit status, or None if it still lives."""
+        status = self._child.wait(seconds)
+        if status is not None:
+            self._let_go()
+        return status
+
+    def stop(self) -> None:
+        """End it."""
+        self._child.stop(GRACE)
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._child.close()
+        self._note.close()
+
+
+class _Keeper:
+    """Sees to it that somebody listens at a loopback address."""
+
+    def __init__(self, frontend: str, backend: str) -> None:
+        self._settings = BrokerSettings(frontend=(frontend,), backend=(backend,), log_level="warning")
+        host, _, port = frontend.removeprefix("tcp://").rpartition(":")
+        self._address = (host.strip("[]"), int(port))
+        self._is_here = self._address[0] == "::1" or self._address[0].startswith("127.")
+        self._broker: _Process | None = None
+
+    def look(self) -> None:
+        """Start a broker where none is."""
+        if self._broker is not None:
+            if self._broker.wait(0.0) is None:
+                return
+            # Another was first, or it was killed.
+            self._broker = None
+        if self._is_here and self._is_free():
+            # Whoever reads this process's output must not wait for the broker's end, too.
+            self._broker = _Process("broker", self._settings, silent=True)
+
+    def close(self) -> None:
+        """End the broker that was started here, if one was."""
+        if self._broker is not None:
+            self._broker.stop()
+
+    def _is_free(self) -> bool:
+        family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET
+        with contextlib.closing(socket.socket(family)) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(self._address)
+            except OSError:
+                return False
+        return True
