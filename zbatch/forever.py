@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from zbatch import spawned
-from zbatch.config import BrokerSettings, Settings, WorkerSettings
+from zbatch.config import BrokerSettings, Settings, WorkerSettings, keys_folder
 from zbatch.homes import Home
 from zbatch.processes import Child, Note
 from zbatch.streamer import BROKER, devices_of, endpoints_of
@@ -89,7 +89,10 @@ def serve(
     kwargs: Mapping[str, Any],
     is_over: Callable[[], bool],
 ) -> None:
-    """Run a worker, and a broker where none is, until it leaves or ``is_over`` says so."""
+    """Run a worker, and a broker where none is, until it leaves or ``is_over`` says so.
+
+    The folder of its key, where the broker asks for one, is ``$ZBATCH_KEYS``, as it is for clients.
+    """
     spawned.refuse_while_main_is_imported("run_zbatch_workers_forever()")
     spawned.require_start_method(mp_start_method)
     home = Home()
@@ -97,7 +100,8 @@ def serve(
     worker: _Process | None = None
     try:
         spawned.write(home.path / "model", model, devices, args, kwargs)
-        settings = msgspec.structs.replace(settings, args={"path": str(home.path / "model")})
+        model_path = str(home.path / "model")
+        settings = msgspec.structs.replace(settings, args={"path": model_path}, keys=keys_folder())
         while not is_over():
             keeper.look()
             if worker is None:
@@ -151,7 +155,9 @@ class _Keeper:
     """Sees to it that somebody listens at a loopback address."""
 
     def __init__(self, frontend: str, backend: str) -> None:
-        self._settings = BrokerSettings(frontend=(frontend,), backend=(backend,), log_level="warning")
+        self._settings = BrokerSettings(
+            frontend=(frontend,), backend=(backend,), keys=keys_folder(), log_level="warning"
+        )
         host, _, port = frontend.removeprefix("tcp://").rpartition(":")
         self._address = (host.strip("[]"), int(port))
         self._is_here = self._address[0] == "::1" or self._address[0].startswith("127.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import socket
 import subprocess
@@ -17,8 +18,9 @@ import pytest
 
 from tests.live.shell import PATIENCE, environment
 from tests.live.streamed import Broken, Managed, double
-from zbatch import ZStreamer, run_zbatch_workers_forever
+from zbatch import BrokerUnreachable, ZStreamer, run_zbatch_workers_forever
 from zbatch.compat.service_streamer import RedisStreamer, RedisWorker
+from zbatch.security import make_farm
 
 pytestmark = pytest.mark.live
 
@@ -77,6 +79,16 @@ def start(broker: str, topic: str) -> subprocess.Popen[bytes]:
     )
 
 
+def children(process: subprocess.Popen[bytes], role: str) -> list[psutil.Process]:
+    """Return the living children of a process that have a role."""
+    found = []
+    for one in psutil.Process(process.pid).children():
+        with contextlib.suppress(psutil.Error):
+            if role in one.cmdline():
+                found.append(one)
+    return found
+
+
 def end(process: subprocess.Popen[bytes]) -> None:
     """Kill a process, and see that all that it started ends, and nobody holds its output."""
     own = psutil.Process(process.pid).children(recursive=True)
@@ -106,13 +118,9 @@ def test_processes_agree_on_one_broker_and_a_survivor_starts_it_again(broker: st
     both = [start(broker, topic) for topic in ("one", "two")]
     streamers = [ZStreamer(broker, topic) for topic in ("one", "two")]
     assert [one.predict([2]) for one in streamers] == [[4], [4]]
-    brokers = [
-        (process, child)
-        for process in both
-        for child in psutil.Process(process.pid).children()
-        if "broker" in child.cmdline()
-    ]
-    ((owner, _),) = brokers
+    # One that came second ends by itself.
+    assert until(lambda: sum(len(children(process, "broker")) for process in both) == 1)
+    (owner,) = [process for process in both if children(process, "broker")]
     end(owner)
     both.remove(owner)
     (survivor,) = both
@@ -124,11 +132,31 @@ def test_processes_agree_on_one_broker_and_a_survivor_starts_it_again(broker: st
         one.close()
 
 
+def test_with_keys_in_the_environment_all_three_use_them(
+    broker: str,
+    served: Callable[..., RedisWorker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_farm(tmp_path / "farm")
+    monkeypatch.setenv("ZBATCH_KEYS", str(tmp_path / "farm"))
+    served(double)
+    with_a_key = ZStreamer(broker)
+    assert with_a_key.predict([1]) == [2]
+    monkeypatch.delenv("ZBATCH_KEYS")
+    without = ZStreamer(broker)
+    monkeypatch.setattr("zbatch.streamer.WORKER_TIMEOUT", 1)
+    with pytest.raises(BrokerUnreachable):
+        without.predict([1])
+    for one in (with_a_key, without):
+        one.close()
+
+
 def test_a_worker_that_is_killed_is_started_again(broker: str) -> None:
     process = start(broker, "")
     streamer = ZStreamer(broker)
     assert streamer.predict([1]) == [2]
-    (worker,) = [one for one in psutil.Process(process.pid).children() if "worker" in one.cmdline()]
+    (worker,) = children(process, "worker")
     worker.kill()
     assert streamer.predict([2]) == [4]
     end(process)
