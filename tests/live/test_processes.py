@@ -127,10 +127,10 @@ def test_orders_to_one_that_does_not_listen_block_nobody(spawn: Spawn) -> None:
 
 
 def test_stopping_waits_for_the_polite_and_ends_the_stubborn(spawn: Spawn, note: Note) -> None:
-    polite = spawn("import signal\nsignal.signal(15, lambda *_: sys.exit(5))\nnote.show('polite')\n" + SLEEP)
+    polite = spawn("note.show('polite')\nos.read(lifeline, 1)\nsys.exit(5)\n")
     until(lambda: note.read().state == "polite")
     assert polite.stop(PATIENCE) == 5
-    stubborn = spawn("import signal\nsignal.signal(15, signal.SIG_IGN)\nnote.show('stubborn')\n" + SLEEP)
+    stubborn = spawn("note.show('stubborn')\n" + SLEEP)
     until(lambda: note.read().state == "stubborn")
     assert stubborn.wait(0.0) is None
     assert stubborn.stop(0.05) == -signal.SIGKILL
