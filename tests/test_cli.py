@@ -271,7 +271,7 @@ def test_predict_reads_stdin_and_a_failed_item_keeps_its_line() -> None:
 
 
 def test_predict_refuses_what_cannot_be_sent_and_asks_for_the_others() -> None:
-    items = ("caf\udce9", "1", "[" * 3_000, "[" * 100 + "]" * 100, "2", "caf\udce9")
+    items = ("caf\udce9", "1", "[" * 100_000, "[" * 100 + "]" * 100, "2", "caf\udce9")
     result = zbatch("predict", "bert", *items)
     assert (result.exit_code, result.stdout) == (1, "\n2\n\n\n4\n\n")
     told = [line.partition(", got ")[0].partition("[0]")[0] for line in result.stderr.splitlines()]

@@ -88,7 +88,7 @@ def test_what_is_written_is_read(read: Callable[[object], object], value: object
         (notation.seconds, "9000h", "wanted a year at most, got 32400000.0 s"),
         (notation.text, "caf\udce9", "wanted UTF-8, got 'caf\\udce9'"),
         (notation.item, "caf\udce9", "wanted UTF-8, got 'caf\\udce9'"),
-        (notation.item, "[" * 3_000, "wanted JSON that is less deep, got '[[[[[[[[[[[[[[[[[[[['..."),
+        (notation.item, "[" * 100_000, "wanted JSON that is less deep, got '[[[[[[[[[[[[[[[[[[[['..."),
         (notation.seconds, True, "wanted a duration such as 10ms, 2s, 1m or 0.5 (seconds), got True"),
         (notation.seconds, None, "wanted a duration such as 10ms, 2s, 1m or 0.5 (seconds), got None"),
         (notation.size, "5 MB/s", "wanted a size such as 64KiB, 256MiB or 1048576 (bytes), got '5 MB/s'"),
