@@ -72,11 +72,22 @@ def served(broker: str) -> Iterator[Callable[..., RedisWorker]]:
     assert not any(thread.is_alive() for thread in threads)
 
 
+_started: list[subprocess.Popen[bytes]] = []
+
+
+@pytest.fixture(autouse=True)
+def _none_is_left() -> Iterator[None]:
+    """Kill what a failed test left; what it started ends with it."""
+    yield
+    while _started:
+        _started.pop().kill()
+
+
 def start(broker: str, topic: str) -> subprocess.Popen[bytes]:
     """Serve in a process of its own."""
-    return subprocess.Popen(
-        [sys.executable, "-c", SCRIPT, broker, topic], env=environment(), stdout=subprocess.PIPE
-    )
+    command = [sys.executable, "-c", SCRIPT, broker, topic]
+    _started.append(subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE))
+    return _started[-1]
 
 
 def children(process: subprocess.Popen[bytes], role: str) -> list[psutil.Process]:
