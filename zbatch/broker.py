@@ -25,7 +25,7 @@ from zbatch.core.links import BACK, FRONT
 from zbatch.gate import Gate, try_doors
 from zbatch.journal import Journal
 from zbatch.messages import NOWHERE, Batch, Denied, Fault
-from zbatch.processes import heed_orders
+from zbatch.processes import Alarm, heed_orders
 from zbatch.security import AllowList, of_broker
 from zbatch.sockets import (
     Bound,
@@ -58,9 +58,6 @@ so much to do that others waited to be heard; its own sleep is nobody's death.""
 ORDINARY = frozenset({"worker ready", "client gone"})
 """Events of the core that come with ordinary work; every other one is a warning."""
 
-CLOSED = -1
-"""No descriptor."""
-
 LAST_WORDS = 5.0
 """Seconds that a leaving broker waits for what runs."""
 
@@ -77,11 +74,9 @@ class Broker:
         self._sides: dict[bytes, Bound] = {}
         self._gate: Gate | None = None
         self._outboxes: dict[bytes, _Outbox] = {}
-        self._wake, self._alarm = os.pipe()
+        self._alarm = Alarm()
         self._leaving: float | None = None
         self._watchdog = Watchdog()
-        for descriptor in (self._wake, self._alarm):
-            os.set_blocking(descriptor, False)
 
     def start(self) -> None:
         """Listen; raises :class:`ConfigError` where an endpoint cannot be listened on, or anybody gets in."""
@@ -105,8 +100,7 @@ class Broker:
 
     def stop(self, *, at_once: bool = False) -> None:
         """Leave: let what runs finish, or at once.  A signal handler may call it, also after the end."""
-        if self._alarm != CLOSED:
-            os.write(self._alarm, b"!" if at_once else b".")
+        self._alarm.ring(b"!" if at_once else b".")
 
     def run(self) -> None:
         """Serve until stopped."""
@@ -114,7 +108,7 @@ class Broker:
         back, front = self._sides[BACK].socket, self._sides[FRONT].socket
         poller.register(back, zmq.POLLIN)
         poller.register(front, zmq.POLLIN)
-        wake = self._wake
+        wake = self._alarm.fileno()
         poller.register(wake, zmq.POLLIN)
         gate = self._gate
         if gate is not None:
@@ -133,7 +127,7 @@ class Broker:
             comes_soon = waited < self.settings.busy_poll
             meant = waited if patience is None else min(waited, patience / 1000)
             if wake in ready:
-                self._heed(os.read(wake, 64))
+                self._heed(self._alarm.words())
             if gate is not None:
                 self._watch_gate(gate, now)
             if back in ready:
@@ -164,10 +158,7 @@ class Broker:
         if self._gate is not None:
             self._gate.close()
         self._context.destroy(0)
-        # Before it is closed: a signal may come between, and the number may soon be another file's.
-        alarm, self._alarm = self._alarm, CLOSED
-        os.close(alarm)
-        os.close(self._wake)
+        self._alarm.close()
 
     def _patience(self) -> int | None:
         """Return how many milliseconds to wait for input; None: until some comes."""

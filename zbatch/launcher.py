@@ -8,7 +8,6 @@ started it to see.  Workers leave before the broker does: what they still answer
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import select
@@ -30,7 +29,7 @@ from zbatch.errors import ConfigError
 from zbatch.homes import Home
 from zbatch.journal import Journal
 from zbatch.model import check_name
-from zbatch.processes import LEAVE, Child, Note, die_with_parent, heed_orders, reap_strangers
+from zbatch.processes import LEAVE, Alarm, Child, Note, die_with_parent, heed_orders, reap_strangers
 
 FAILED = 1
 WRONG = 2
@@ -68,11 +67,9 @@ class Launcher:
         self._workers = [
             _Part("worker", one.name or one.topic, one, Brake(), Note.create()) for one in workers
         ]
-        self._wake, self._alarm = os.pipe()
-        for descriptor in (self._wake, self._alarm):
-            os.set_blocking(descriptor, False)
+        self._alarm = Alarm()
         self._poll = select.poll()
-        self._poll.register(self._wake, select.POLLIN)
+        self._poll.register(self._alarm, select.POLLIN)
         self._orders = 0
         self._leaves_until: float | None = None
         """While the workers leave, and then while the broker does."""
@@ -80,8 +77,7 @@ class Launcher:
 
     def stop(self) -> None:
         """Leave: let what runs finish; called again: at once.  May be called from a signal handler."""
-        with contextlib.suppress(OSError):  # many were not read yet, or everything is closed
-            os.write(self._alarm, b".")
+        self._alarm.ring()
 
     def run(self) -> int:
         """Supervise until stopped, or until a child gives up; return the exit status."""
@@ -89,8 +85,8 @@ class Launcher:
             now = time.monotonic()
             self._start_due(now)
             ready = {descriptor for descriptor, _ in self._poll.poll(self._patience(now))}
-            if self._wake in ready:
-                self._orders += len(os.read(self._wake, 64))
+            if self._alarm.fileno() in ready:
+                self._orders += len(self._alarm.words())
                 if self._orders > 1:
                     self._end_now()
                 self._leave()
@@ -110,10 +106,7 @@ class Launcher:
                 part.child.close()
                 part.child = None
             part.note.close()
-        # A signal may still come, and its descriptor may be another's by then.
-        alarm, self._alarm = self._alarm, -1
-        os.close(alarm)
-        os.close(self._wake)
+        self._alarm.close()
 
     def _parts(self) -> list[_Part]:
         return [self._broker, *self._workers]

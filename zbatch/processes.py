@@ -289,6 +289,35 @@ def die_with_parent(lifeline: int | None = None) -> None:
         os._exit(0)
 
 
+class Alarm:
+    """Wakes a thread that polls: a signal's handler rings, and the thread reads what it was told."""
+
+    def __init__(self) -> None:
+        self._heard, self._bell = os.pipe()
+        for descriptor in (self._heard, self._bell):
+            os.set_blocking(descriptor, False)
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when it was rung."""
+        return self._heard
+
+    def ring(self, word: bytes = b".") -> None:
+        """Say a word of one byte; may be called from a signal handler, also after the end."""
+        with contextlib.suppress(OSError):  # many were not read yet, or it is closed
+            os.write(self._bell, word)
+
+    def words(self) -> bytes:
+        """Return what was said since the last time; something was."""
+        return os.read(self._heard, 64)
+
+    def close(self) -> None:
+        """Be heard no more."""
+        # First: a signal may come between, and the number may soon be another file's.
+        bell, self._bell = self._bell, -1
+        os.close(bell)
+        os.close(self._heard)
+
+
 def heed_orders(stop: Callable[[], None], lifeline: int | None = None) -> None:
     """Have ``stop`` called when this process is told to leave: by SIGTERM or SIGINT, or by its parent.
 

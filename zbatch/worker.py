@@ -8,7 +8,6 @@ does is in ``model_process.py``.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import platform
@@ -33,7 +32,7 @@ from zbatch.messages import Child as Report
 from zbatch.messages import Denied
 from zbatch.model import check_name
 from zbatch.model_process import LOAD_FAILED, Spec
-from zbatch.processes import KILL_PATIENCE, LEAVE, Child, Note, heed_orders, reap_strangers
+from zbatch.processes import KILL_PATIENCE, LEAVE, Alarm, Child, Note, heed_orders, reap_strangers
 from zbatch.security import where_asked
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
 from zbatch.watchdog import Watchdog
@@ -92,9 +91,7 @@ class Supervisor:
         slots = choose(settings.gpu, settings.num)
         self._places = [_Place(slot, index, Note.create()) for index, slot in enumerate(slots)]
         self._poll = select.poll()
-        self._wake, self._alarm = os.pipe()
-        for descriptor in (self._wake, self._alarm):
-            os.set_blocking(descriptor, False)
+        self._alarm = Alarm()
         self._missed: set[str] = set()
         """Brokers that say nothing."""
         self._orders = 0
@@ -104,8 +101,7 @@ class Supervisor:
 
     def stop(self) -> None:
         """Leave: let what runs finish; called again: at once.  May be called from a signal handler."""
-        with contextlib.suppress(OSError):  # many were not read yet, or everything is closed
-            os.write(self._alarm, b".")
+        self._alarm.ring()
 
     def run(self) -> int:
         """Supervise until stopped or nothing can be served; return the exit status."""
@@ -113,7 +109,7 @@ class Supervisor:
             socket = connect(self._context, endpoint, self.settings.timing, self._keys)
             self._sockets[bytes([index])] = socket
             self._poll.register(file_descriptor(socket), select.POLLIN)
-        self._poll.register(self._wake, select.POLLIN)
+        self._poll.register(self._alarm, select.POLLIN)
         self._perform(self._core.start(time.monotonic()))
         self._watchdog.ready()
         due = math.inf
@@ -132,7 +128,7 @@ class Supervisor:
             patience = self._patience(now)
             due = now + patience / 1000
             ready = {descriptor for descriptor, _ in self._poll.poll(patience)}
-            if self._wake in ready:
+            if self._alarm.fileno() in ready:
                 self._heed()
             self._reap(ready)
             if os.getpid() == 1:
@@ -155,10 +151,7 @@ class Supervisor:
         for socket in self._sockets.values():
             socket.close(200)
         self._context.term()
-        # A signal may still come, and its descriptor may be another's by then.
-        alarm, self._alarm = self._alarm, -1
-        os.close(alarm)
-        os.close(self._wake)
+        self._alarm.close()
 
     # --- model processes ---------------------------------------------------------------------------
 
@@ -308,7 +301,7 @@ class Supervisor:
     # --- the loop's parts --------------------------------------------------------------------------
 
     def _heed(self) -> None:
-        self._orders += len(os.read(self._wake, 64))
+        self._orders += len(self._alarm.words())
         if self._orders > 1:
             self._running = False
         self._leave()
