@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import os
 import select
-import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
-
 from zbatch.config import ServeSettings
-from zbatch.processes import Child, Note
+from zbatch.parts import spawn_part
 
 GRACE = 5.0
 """Seconds for a batch that runs when the cluster is closed; nobody waits for its outcome any more."""
@@ -34,15 +31,10 @@ class Cluster:
 
     def __init__(self, settings: ServeSettings, home: Path, on_end: Callable[[str], None]) -> None:
         self._on_end = on_end
-        self._note = Note.create()
         self._closing = threading.Lock()
         self._is_closed = False
         self._ended = threading.Event()
-        self._child = Child.spawn(
-            [sys.executable, "-m", "zbatch.launcher", "serve", str(home)],
-            config=msgspec.json.encode(settings),
-            note=self._note,
-        )
+        self._child = spawn_part("serve", str(home), settings)
         self._owner = os.getpid()
         self._watcher = threading.Thread(target=self._watch, name="zbatch-cluster", daemon=True)
         self._watcher.start()
@@ -65,7 +57,6 @@ class Cluster:
             self._child.stop(GRACE)
             self._watcher.join(GRACE)
             self._child.close()
-            self._note.close()
 
     def _watch(self) -> None:
         ended = select.poll()

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from zbatch import spawned
-from zbatch.config import BrokerSettings, Settings, WorkerSettings, keys_folder
+from zbatch.config import BrokerSettings, WorkerSettings, keys_folder
 from zbatch.homes import Home
-from zbatch.processes import Child, Note
+from zbatch.parts import spawn_part
+from zbatch.processes import Child
 from zbatch.streamer import BROKER, devices_of, endpoints_of
 
 LOOK = 0.5
@@ -97,7 +97,7 @@ def serve(
     spawned.require_start_method(mp_start_method)
     home = Home()
     keeper = _Keeper(*endpoints_of(broker))
-    worker: _Process | None = None
+    worker: Child | None = None
     try:
         spawned.write(home.path / "model", model, devices, args, kwargs)
         model_path = str(home.path / "model")
@@ -105,10 +105,11 @@ def serve(
         while not is_over():
             keeper.look()
             if worker is None:
-                worker = _Process("worker", settings)
+                worker = spawn_part("worker", settings.topic, settings)
             status = worker.wait(LOOK)
             if status is None:
                 continue
+            worker.close()
             worker = None
             if status == 0:
                 return
@@ -117,38 +118,10 @@ def serve(
             # It was killed: another one.
     finally:
         if worker is not None:
-            worker.stop()
+            worker.stop(GRACE)
+            worker.close()
         keeper.close()
         home.remove()
-
-
-class _Process:
-    """A broker or a worker that ends with the thread that keeps it."""
-
-    def __init__(self, role: str, settings: Settings, *, silent: bool = False) -> None:
-        self._note = Note.create()
-        self._child = Child.spawn(
-            [sys.executable, "-m", "zbatch.launcher", role, role],
-            config=msgspec.json.encode(settings),
-            note=self._note,
-            silent=silent,
-        )
-
-    def wait(self, seconds: float) -> int | None:
-        """Wait a while for its end; return the exit status, or None if it still lives."""
-        status = self._child.wait(seconds)
-        if status is not None:
-            self._let_go()
-        return status
-
-    def stop(self) -> None:
-        """End it."""
-        self._child.stop(GRACE)
-        self._let_go()
-
-    def _let_go(self) -> None:
-        self._child.close()
-        self._note.close()
 
 
 class _Keeper:
@@ -161,23 +134,25 @@ class _Keeper:
         host, _, port = frontend.removeprefix("tcp://").rpartition(":")
         self._address = (host.strip("[]"), int(port))
         self._is_here = self._address[0] == "::1" or self._address[0].startswith("127.")
-        self._broker: _Process | None = None
+        self._broker: Child | None = None
 
     def look(self) -> None:
         """Start a broker where none is."""
         if self._broker is not None:
-            if self._broker.wait(0.0) is None:
+            if self._broker.poll() is None:
                 return
             # Another was first, or it was killed.
+            self._broker.close()
             self._broker = None
         if self._is_here and self._is_free():
             # Whoever reads this process's output must not wait for the broker's end, too.
-            self._broker = _Process("broker", self._settings, silent=True)
+            self._broker = spawn_part("broker", "broker", self._settings, silent=True)
 
     def close(self) -> None:
         """End the broker that was started here, if one was."""
         if self._broker is not None:
-            self._broker.stop()
+            self._broker.stop(GRACE)
+            self._broker.close()
 
     def _is_free(self) -> bool:
         family = socket.AF_INET6 if ":" in self._address[0] else socket.AF_INET

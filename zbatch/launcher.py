@@ -29,7 +29,8 @@ from zbatch.errors import ConfigError
 from zbatch.homes import Home
 from zbatch.journal import Journal
 from zbatch.model import check_name
-from zbatch.processes import LEAVE, Alarm, Child, Note, die_with_parent, heed_orders, reap_strangers
+from zbatch.parts import Role, spawn_part
+from zbatch.processes import LEAVE, Alarm, Child, die_with_parent, heed_orders, reap_strangers
 
 FAILED = 1
 WRONG = 2
@@ -48,11 +49,10 @@ BROKER_PAUSE = 0.5
 class _Part:
     """The broker or one worker: what it is told, and the process that is it."""
 
-    role: str
+    role: Role
     name: str
     settings: BrokerSettings | WorkerSettings
     brake: Brake
-    note: Note
     child: Child | None = None
     started: float = 0.0
     start_at: float = 0.0
@@ -63,10 +63,8 @@ class Launcher:
 
     def __init__(self, broker: BrokerSettings, workers: Sequence[WorkerSettings], journal: Journal) -> None:
         self._journal = journal
-        self._broker = _Part("broker", "broker", broker, Brake(), Note.create())
-        self._workers = [
-            _Part("worker", one.name or one.topic, one, Brake(), Note.create()) for one in workers
-        ]
+        self._broker = _Part("broker", "broker", broker, Brake())
+        self._workers = [_Part("worker", one.name or one.topic, one, Brake()) for one in workers]
         self._alarm = Alarm()
         self._poll = select.poll()
         self._poll.register(self._alarm, select.POLLIN)
@@ -105,7 +103,6 @@ class Launcher:
                 part.child.wait(LAST_WORDS)
                 part.child.close()
                 part.child = None
-            part.note.close()
         self._alarm.close()
 
     def _parts(self) -> list[_Part]:
@@ -120,11 +117,7 @@ class Launcher:
 
     def _start(self, part: _Part, now: float) -> None:
         part.started = now
-        part.child = Child.spawn(
-            [sys.executable, "-m", "zbatch.launcher", part.role, part.name],
-            config=msgspec.json.encode(part.settings),
-            note=part.note,
-        )
+        part.child = spawn_part(part.role, part.name, part.settings)
         self._poll.register(part.child.fileno(), select.POLLIN)
 
     def _bury(self, part: _Part) -> None:
@@ -279,4 +272,4 @@ def main(role: str, name: str, config: int, lifeline: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[5])))
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])))

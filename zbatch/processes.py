@@ -173,21 +173,21 @@ class Child:
         note: Note | None = None,
         silent: bool = False,
     ) -> Child:
-        """Start a child; with a config and a note its last three arguments are descriptors.
+        """Start a child; with a config its last arguments are descriptors.
 
-        They are those of the config, to be read, of the note and of the lifeline.  A ``silent`` one does not
-        hold this process's output open.
+        They are those of the config, to be read, of the note, if there is one, and of the lifeline.  A
+        ``silent`` one does not hold this process's output open.
 
         Call it from the thread that lives as long as the child may, in a program of ours the main thread:
         the kernel's parent-death signal follows the thread that forks, not the process.
         """
-        if config is None or note is None:
+        if config is None:
             return cls(
                 subprocess.Popen(argv, env=env, stdin=subprocess.DEVNULL, start_new_session=True), None
             )
         reader, writer = os.pipe()
         told = os.memfd_create("zbatch-config")
-        passed = (told, note.descriptor, reader)
+        passed = (told, reader) if note is None else (told, note.descriptor, reader)
         try:
             os.write(told, config)
             os.lseek(told, 0, os.SEEK_SET)

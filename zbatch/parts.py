@@ -1,0 +1,29 @@
+"""Start a broker, a worker, or a launcher of both, in a process of its own that hangs on a lifeline.
+
+What the process then does is ``launcher.py``'s matter; it is not imported here, since web processes start
+such parts, too.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Literal
+
+import msgspec
+
+from zbatch.config import Settings
+from zbatch.processes import Child
+
+Role = Literal["broker", "worker", "serve"]
+
+
+def spawn_part(role: Role, name: str, settings: Settings, *, silent: bool = False) -> Child:
+    """Start a part with its settings; see :meth:`Child.spawn`.
+
+    ``name`` is what a list of processes shows; of ``serve`` it is the folder of the private endpoint.
+    """
+    return Child.spawn(
+        [sys.executable, "-m", "zbatch.launcher", role, name],
+        config=msgspec.json.encode(settings),
+        silent=silent,
+    )
