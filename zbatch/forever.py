@@ -12,10 +12,10 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
+from msgspec import structs
 
 from zbatch import spawned
-from zbatch.config import BrokerSettings, WorkerSettings, keys_folder
+from zbatch.config import BrokerSettings, keys_folder
 from zbatch.homes import Home
 from zbatch.parts import spawn_part
 from zbatch.processes import Child
@@ -58,50 +58,35 @@ def run_zbatch_workers_forever(
     Raises ``TypeError`` for a model that other processes cannot load, ``RuntimeError`` where loading fails.
 
     """
-    serve(
+    spawned.require_start_method(mp_start_method)
+    given = spawned.Given(
         model_class,
-        WorkerSettings(
-            model=spawned.MODEL,
-            topic=topic or "default",
-            gpu=("cpu",),
-            num=worker_num,
-            batch_size=batch_size,
-            max_latency=max_latency,
-            backend=(endpoints_of(broker)[1],),
-            log_level="warning",
-        ),
-        broker,
+        batch_size,
+        max_latency,
+        worker_num,
         devices_of(cuda_devices),
-        mp_start_method,
         model_init_args or (),
         model_init_kwargs or {},
-        lambda: False,
     )
+    serve(given, broker, topic, lambda: False)
 
 
-def serve(
-    model: Callable[..., Any],
-    settings: WorkerSettings,
-    broker: str,
-    devices: Sequence[int | str],
-    mp_start_method: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    is_over: Callable[[], bool],
-) -> None:
+def serve(given: spawned.Given, broker: str, topic: str, is_over: Callable[[], bool]) -> None:
     """Run a worker, and a broker where none is, until it leaves or ``is_over`` says so.
 
     The folder of its key, where the broker asks for one, is ``$ZBATCH_KEYS``, as it is for clients.
     """
     spawned.refuse_while_main_is_imported("run_zbatch_workers_forever()")
-    spawned.require_start_method(mp_start_method)
     home = Home()
-    keeper = _Keeper(*endpoints_of(broker))
+    frontend, backend = endpoints_of(broker)
+    keeper = _Keeper(frontend, backend)
     worker: Child | None = None
     try:
-        spawned.write(home.path / "model", model, devices, args, kwargs)
-        model_path = str(home.path / "model")
-        settings = msgspec.structs.replace(settings, args={"path": model_path}, keys=keys_folder())
+        model = home.path / "model"
+        given.write(model)
+        settings = structs.replace(
+            given.worker(model), topic=topic or "default", backend=(backend,), keys=keys_folder()
+        )
         while not is_over():
             keeper.look()
             if worker is None:

@@ -11,14 +11,13 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from multiprocessing import process, spawn
 from pathlib import Path
 from typing import Any
 
+from zbatch.config import WorkerSettings
 from zbatch.model import Context, ManagedModel
-
-MODEL = "zbatch.spawned:Spawned"
-"""What a worker is told to run."""
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 
@@ -70,33 +69,56 @@ def refuse_while_main_is_imported(what: str) -> None:
         )
 
 
-def write(
-    path: Path,
-    target: Callable[..., Any],
-    devices: Sequence[int | str],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-) -> None:
-    """Write a model down for the processes that will run it.
+@dataclass(frozen=True)
+class Given:
+    """A model that somebody handed in, and how it is to be run."""
 
-    Raises ``TypeError`` for what other processes cannot load.
-    """
-    head = pickle.dumps((_preparation(), os.environ.get(CUDA), list(devices)))
-    name = getattr(target, "__qualname__", type(target).__qualname__)
-    try:
-        body = pickle.dumps((target, tuple(args), dict(kwargs)))
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        hint = (
-            "a lambda has no name that other processes could load; write a function at the top of a module"
-            if "<lambda>" in name
-            else "wanted what other processes can load: a function or class at the top of a module, "
-            "a method of an object that can be pickled"
+    target: Callable[..., Any]
+    """A :class:`ManagedModel` class, or whatever can be called with a list."""
+    batch_size: int
+    max_latency: float
+    num: int = 1
+    """Model processes."""
+    devices: Sequence[int | str] = ()
+    """What ``CUDA_VISIBLE_DEVICES`` becomes in them, in turn; none: what it is here."""
+    args: Sequence[Any] = ()
+    """Positional and keyword arguments of ``init_model``."""
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    def write(self, path: Path) -> None:
+        """Write the model down for the processes that will run it.
+
+        Raises ``TypeError`` for what other processes cannot load.
+        """
+        head = pickle.dumps((_preparation(), os.environ.get(CUDA), list(self.devices)))
+        name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
+        try:
+            body = pickle.dumps((self.target, tuple(self.args), dict(self.kwargs)))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            hint = (
+                "a lambda has no name that other processes could load; "
+                "write a function at the top of a module"
+                if "<lambda>" in name
+                else "wanted what other processes can load: a function or class at the top of a module, "
+                "a method of an object that can be pickled"
+            )
+            raise TypeError(f"{name} cannot be sent to a model process: {hint} ({error})") from None
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as stream:
+            stream.write(head)
+            stream.write(body)
+
+    def worker(self, path: Path) -> WorkerSettings:
+        """Return the settings of a worker that runs what was written; its devices are the model's matter."""
+        return WorkerSettings(
+            model="zbatch.spawned:Spawned",
+            args={"path": str(path)},
+            gpu=("cpu",),
+            num=self.num,
+            batch_size=self.batch_size,
+            max_latency=self.max_latency,
+            log_level="warning",
         )
-        raise TypeError(f"{name} cannot be sent to a model process: {hint} ({error})") from None
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as stream:
-        stream.write(head)
-        stream.write(body)
 
 
 def require_start_method(name: str) -> None:

@@ -16,7 +16,7 @@ from zbatch import gpus, spawned
 from zbatch.calls import Future
 from zbatch.client import ZClient
 from zbatch.cluster import Cluster
-from zbatch.config import BrokerSettings, ServeSettings, WorkerSettings
+from zbatch.config import BrokerSettings, ServeSettings
 from zbatch.embedded import local
 from zbatch.homes import Home
 
@@ -141,25 +141,22 @@ class Streamer(_Streamer):
         home = Home()
         try:
             model = home.path / "model"
-            devices = devices_of(cuda_devices)
-            spawned.write(
-                model, predict_function_or_model, devices, model_init_args or (), model_init_kwargs or {}
+            given = spawned.Given(
+                predict_function_or_model,
+                batch_size,
+                max_latency,
+                worker_num,
+                devices_of(cuda_devices),
+                model_init_args or (),
+                model_init_kwargs or {},
             )
-            worker = WorkerSettings(
-                model=spawned.MODEL,
-                args={"path": str(model)},
-                gpu=("cpu",),
-                num=worker_num,
-                batch_size=batch_size,
-                max_latency=max_latency,
-                log_level="warning",
-            )
+            given.write(model)
             front = f"ipc://{home.path}/front"
             broker = BrokerSettings(frontend=(front,), backend=(), log_level="warning")
             client: ZClient[Any, Any] = ZClient(front)
             self._client = client
             self._cluster = Cluster(
-                ServeSettings(broker=broker, workers=(worker,)), home.path, client._line.close
+                ServeSettings(broker=broker, workers=(given.worker(model),)), home.path, client._line.close
             )
         except BaseException:
             home.remove()

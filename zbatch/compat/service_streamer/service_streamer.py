@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 from zbatch import forever, spawned, streamer
 from zbatch.calls import Future
-from zbatch.config import WorkerSettings
 from zbatch.model import ManagedModel
 
 __all__ = [
@@ -88,32 +88,20 @@ class RedisWorker:
         destroy_event: _Event | None = None,
         **__: Any,
     ) -> None:
-        self._model_class = model_class
-        self._broker = redis_broker
-        self._args = model_init_args or ()
-        self._kwargs = model_init_kwargs or {}
+        self._broker, self._topic = redis_broker, prefix
         self._destroy_event = destroy_event
-        self._settings = WorkerSettings(
-            model=spawned.MODEL,
-            topic=prefix or "default",
-            gpu=("cpu",),
-            batch_size=batch_size,
-            max_latency=max_latency,
-            backend=(streamer.endpoints_of(redis_broker)[1],),
-            log_level="warning",
+        self._given = spawned.Given(
+            model_class, batch_size, max_latency, 1, (), model_init_args or (), model_init_kwargs or {}
         )
 
     def run_forever(self, gpu_id: int | str | None = None) -> None:
         """Serve until told to leave, or until ``destroy_event`` is set, in a process of the model's own."""
         event = self._destroy_event
+        devices = streamer.devices_of(None if gpu_id is None else [gpu_id])
         forever.serve(
-            self._model_class,
-            self._settings,
+            replace(self._given, devices=devices),
             self._broker,
-            streamer.devices_of(None if gpu_id is None else [gpu_id]),
-            "spawn",
-            self._args,
-            self._kwargs,
+            self._topic,
             (lambda: False) if event is None else event.is_set,
         )
 
