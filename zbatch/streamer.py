@@ -153,7 +153,7 @@ class Streamer(_Streamer):
             given.write(model)
             front = f"ipc://{home.path}/front"
             broker = BrokerSettings(frontend=(front,), backend=(), log_level="warning")
-            client: ZClient[Any, Any] = ZClient(front)
+            client: ZClient[Any, Any] = ZClient(front, keys="")
             self._client = client
             self._cluster = Cluster(
                 ServeSettings(broker=broker, workers=(given.worker(model),)), home.path, client._line.close

@@ -22,6 +22,7 @@ import pytest
 from tests.live.shell import PATIENCE, environment
 from tests.live.streamed import Adder, Broken, Managed, double, dying, visible
 from zbatch import BadOutput, ClientClosed, DeadlineExceeded, ModelFailed, Streamer
+from zbatch.security import make_farm
 
 pytestmark = pytest.mark.live
 
@@ -119,6 +120,16 @@ def test_what_the_model_raises_is_raised_at_once_and_it_serves_on() -> None:
     assert streamer.predict([1]) == [2]
     assert issubclass(DeadlineExceeded, TimeoutError)
     assert issubclass(BadOutput, Exception)
+    streamer.destroy_workers()
+
+
+def test_keys_of_the_environment_are_for_other_brokers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_farm(tmp_path / "farm")
+    monkeypatch.setenv("ZBATCH_KEYS", str(tmp_path / "farm"))
+    streamer = Streamer(double, 4)
+    assert streamer.predict([1]) == [2]
     streamer.destroy_workers()
 
 
