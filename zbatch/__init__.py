@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zbatch import errors as errors
     from zbatch.aio import AsyncZClient
-    from zbatch.calls import Future
     from zbatch.client import ZClient
     from zbatch.embedded import local
     from zbatch.errors import (
@@ -39,6 +38,7 @@ if TYPE_CHECKING:
         ZbatchError,
     )
     from zbatch.forever import run_zbatch_workers_forever
+    from zbatch.futures import Future
     from zbatch.model import Context, ManagedModel, Model
     from zbatch.runner import current_batch, progress
     from zbatch.streamer import Streamer, ThreadedStreamer, ZStreamer
@@ -84,7 +84,7 @@ __all__ = [
 
 _HOMES = {
     "AsyncZClient": "aio",
-    "Future": "calls",
+    "Future": "futures",
     "ZClient": "client",
     "local": "embedded",
     "Context": "model",

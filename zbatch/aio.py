@@ -8,11 +8,9 @@ request.
 from __future__ import annotations
 
 import asyncio
-import atexit
 import contextlib
 import json
 import os
-import platform
 import threading
 import time
 import weakref
@@ -24,12 +22,14 @@ from typing import Any, Generic, Self, TypeVar
 import zmq
 
 from zbatch import payload, wire
-from zbatch.calls import WINDOW, Ask, Asking, encode_copied, rows, undecodable, unpack
+from zbatch.calls import WINDOW, Ask, Asking, encode_copied, rows
 from zbatch.config import Timing, client_endpoints, keys_folder
 from zbatch.core.actions import Send
 from zbatch.core.calls import Action, Answered, Call, Finished, Shown
 from zbatch.core.client import ClientCore
 from zbatch.errors import BrokerUnreachable, ClientClosed, ZbatchError, from_fault, to_fault
+from zbatch.futures import undecodable, unpack
+from zbatch.lines import Lines, broken_down, new_core, no_status, not_opened
 from zbatch.messages import Fault
 from zbatch.security import Keys, where_asked
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
@@ -234,10 +234,7 @@ class AsyncZClient(Generic[In, Out]):
         try:
             shown: dict[str, Any] = json.loads(await asyncio.wait_for(self._line.ask_status(), timeout))
         except TimeoutError:
-            where = ", ".join(self.endpoints)
-            raise BrokerUnreachable(
-                f"no broker at {where} answered within {timeout} s; is one running?"
-            ) from None
+            raise self._line.no_status(timeout) from None
         return shown
 
     async def close(self) -> None:
@@ -299,23 +296,13 @@ class _LoopLine:
             self._let_go(0)
             self._reset()
             if isinstance(error, OSError | zmq.ZMQError):
-                raise BrokerUnreachable(f"no connection can be opened: {error}") from None
+                raise not_opened(error) from None
             raise
         return loop
 
     def _open(self) -> None:
         self._context = zmq.Context()
-        self._core = ClientCore(
-            len(self._endpoints),
-            os.urandom(16),
-            os.urandom,
-            self._timing,
-            where=", ".join(self._endpoints),
-            host=platform.node(),
-            pid=os.getpid(),
-            keyed=self._keys is not None,
-            retry=self._retry,
-        )
+        self._core = new_core(self._endpoints, self._timing, self._keys, retry=self._retry)
         self._perform(self._core.start(time.monotonic()))
         self._call_soon()
 
@@ -331,6 +318,10 @@ class _LoopLine:
         if self._core is not None and self._loop is not None and not self._loop.is_closed():
             self._perform(self._core.cancel(future, time.monotonic()))
             self._call_soon()
+
+    def no_status(self, timeout: float) -> BrokerUnreachable:
+        """Return the error where none came in time."""
+        return no_status(self._endpoints, self._keys, timeout)
 
     def ask_status(self) -> asyncio.Future[bytes]:
         """Return what will be the broker's snapshot."""
@@ -395,7 +386,7 @@ class _LoopLine:
 
     def abandon(self) -> None:
         """Start anew in a child of a fork: sockets and loop belong to the parent."""
-        _abandoned.append((self._context, self._sockets, self._loop))
+        _lines.abandon(self._context, self._sockets, self._loop)
         self._reset()
 
     # --- the loop's side ---------------------------------------------------------------------------
@@ -422,13 +413,10 @@ class _LoopLine:
         context = self._context
         self._let_go(0)
         self._reset()
-        if not isinstance(error, ZbatchError):
-            text = f"this client broke down and begins anew ({type(error).__name__}: {error})"
-            error = BrokerUnreachable(text)
         calls: list[Any] = core.open_calls()
         for future in calls:
             if not future.done():
-                future.fail(error)
+                future.fail(broken_down(error))
         if context is not None:
             context.term()
 
@@ -532,23 +520,10 @@ def _settle(action: Any) -> None:
                 future.settle_fault(action.fault)
 
 
-_lines: weakref.WeakSet[_LoopLine] = weakref.WeakSet()
-_abandoned: list[Any] = []
-"""What a forked child must neither use nor close."""
+def _close(line: _LoopLine) -> None:
+    context = line.close()
+    if context is not None:
+        context.term()
 
 
-def _close_all() -> None:
-    for line in list(_lines):
-        context = line.close()
-        if context is not None:
-            context.term()
-
-
-def _after_fork() -> None:
-    for line in list(_lines):
-        line.abandon()
-
-
-atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_lines: Lines[_LoopLine] = Lines(_close, _LoopLine.abandon)

@@ -6,29 +6,25 @@ that says, and settles what comes back.  Nothing here decides about a call.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import json
-import os
-import platform
 import socket as socketpair
 import threading
 import time
-import weakref
-from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
 import zmq
 
 from zbatch import wire
-from zbatch.calls import CLOSED, NOT_CARRIED, UNFINISHED, Future, settle
 from zbatch.config import Timing
 from zbatch.core.actions import Send
 from zbatch.core.calls import Action, Shown
 from zbatch.core.client import ClientCore
-from zbatch.errors import BrokerUnreachable, ClientClosed, ZbatchError, to_fault
+from zbatch.errors import ClientClosed, ZbatchError, to_fault
+from zbatch.futures import CLOSED, UNFINISHED, Future, Line, settle
 from zbatch.helm import Helm
+from zbatch.lines import Lines, broken_down, new_core, no_status, not_opened
 from zbatch.security import Keys
 from zbatch.sockets import busy_poll, connect, decode, is_readable, receive, send
 
@@ -43,26 +39,22 @@ GOODBYE = 100
 """Milliseconds that goodbye is worth: the broker notices a missing client by itself."""
 
 
-class Connection:
-    """One client's way to its brokers; the ``Line`` of its calls."""
+class Connection(Line):
+    """One client's way to its brokers."""
 
     def __init__(self, endpoints: Sequence[str], timing: Timing, keys: Keys | None, retry: bool) -> None:
-        self.closed = ""
         self._endpoints = endpoints
         self._keys = keys
         self._retry = retry
         self._timing = timing
-        self._reset()
+        super().__init__()
         _connections.add(self)
 
-    def _reset(self) -> None:
+    def renew(self) -> None:
+        """Have nothing to carry, and nobody at the helm."""
+        super().renew()
         self._helm = Helm(self._carry_all, self._is_needed)
-        self._pending: deque[Future[Any]] = deque()
-        self._cancelled: deque[Future[Any]] = deque()
         self._asked: list[_Answer] = []
-        # An outcome and a caller's cancel must not both settle a call; the garbage collector may cancel one
-        # in the middle of another's outcome.
-        self._settling = threading.RLock()
         self._waiting: list[None] = []
         """One for each thread that waits while another is at the helm."""
         self._is_quick = False
@@ -118,37 +110,17 @@ class Connection:
         self._is_quick = time.monotonic() - asked < BUSY_POLL
         return future.done() or future.block(None if timeout is None else 0.0)
 
-    def cancel(self, future: Future[Any]) -> None:
-        """Withdraw a call: it is settled here and now, the broker is told by whoever steers."""
-        with self._settling:
-            if future.done():
-                return
-            tell = future.settle_cancelled()
-        self._withdrawn(future, tell)
-
-    def overdue(self, future: Future[Any]) -> None:
-        """End a call that was not ended in time: whoever should have, broke down or was stopped."""
-        with self._settling:
-            if future.done():
-                return
-            tell = future.settle_fault(NOT_CARRIED)
-        self._withdrawn(future, tell)
-
     def status(self, timeout: float) -> dict[str, Any]:
         """Ask the broker for its snapshot and wait for it."""
         if self.closed:
             raise ClientClosed(self.closed)
         answer = _Answer()
         self._asked.append(answer)
-        self._call_helm()
+        self._call_carrier()
         if not answer.came.wait(timeout):
             with contextlib.suppress(ValueError):
                 self._asked.remove(answer)
-            advice = "is this key allowed there" if self._keys is not None else "does it ask for a key"
-            raise BrokerUnreachable(
-                f"no broker at {', '.join(self._endpoints)} answered within {timeout} s; "
-                f"is one running, or {advice}?"
-            )
+            raise no_status(self._endpoints, self._keys, timeout)
         if not answer.snapshot:
             raise ClientClosed(self._unfinished())
         shown: dict[str, Any] = json.loads(answer.snapshot)
@@ -161,7 +133,7 @@ class Connection:
         """
         self._retired = True
         if not self._helm.take():
-            self._call_helm()
+            self._call_carrier()
             return
         try:
             self._end_if_retired()
@@ -185,12 +157,6 @@ class Connection:
             self._helm.leave()
         self._helm.join(2.0)
 
-    def _withdrawn(self, future: Future[Any], tell: bool) -> None:
-        if tell:
-            future.announce()
-        self._cancelled.append(future)
-        self._call_helm()
-
     def _rouse(self) -> None:
         self._asleep = False
         alarm = self._alarm
@@ -198,7 +164,7 @@ class Connection:
             with contextlib.suppress(OSError):
                 alarm.send(b".")
 
-    def _call_helm(self) -> None:
+    def _call_carrier(self) -> None:
         if self._asleep:
             self._rouse()
         else:
@@ -336,21 +302,11 @@ class Connection:
             for one in (self._wake, self._alarm):
                 one.setblocking(False)
             self._poller.register(self._wake.fileno(), zmq.POLLIN)
-            core = ClientCore(
-                len(self._endpoints),
-                os.urandom(16),
-                os.urandom,
-                self._timing,
-                where=", ".join(self._endpoints),
-                host=platform.node(),
-                pid=os.getpid(),
-                keyed=self._keys is not None,
-                retry=self._retry,
-            )
+            core = new_core(self._endpoints, self._timing, self._keys, retry=self._retry)
             self._perform(core.start(time.monotonic()))
         except (OSError, zmq.ZMQError) as error:
             self._let_go(0)
-            raise BrokerUnreachable(f"no connection can be opened: {error}") from None
+            raise not_opened(error) from None
         except ZbatchError:
             self._let_go(0)
             raise
@@ -379,13 +335,10 @@ class Connection:
 
     def _break_down(self, error: BaseException) -> None:
         """End every open call with what went wrong in the midst of carrying them; the next begins anew."""
-        if not isinstance(error, ZbatchError):
-            text = f"this client broke down and begins anew ({type(error).__name__}: {error})"
-            error = BrokerUnreachable(text)
         calls: list[Any] = self._core.open_calls() if self._core is not None else []
         while self._pending:
             calls.append(self._pending.popleft())
-        self._settle_with(calls, error)
+        self._settle_with(calls, broken_down(error))
         self._let_go(0)
 
     def _shut(self) -> None:
@@ -433,11 +386,11 @@ class Connection:
         for call in calls:
             if not call.done():
                 call.settle_error(lost)
-        _abandoned.append((self._context, self._sockets, self._poller))
+        _connections.abandon(self._context, self._sockets, self._poller)
         for one in (self._wake, self._alarm):
             if one is not None:
                 one.close()
-        self._reset()
+        self.renew()
 
 
 class _Answer:
@@ -448,21 +401,4 @@ class _Answer:
         self.snapshot = b""
 
 
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
-_abandoned: list[Any] = []
-"""What a forked child must neither use nor close."""
-
-
-def _close_all() -> None:
-    for connection in list(_connections):
-        connection.close()
-
-
-def _after_fork() -> None:
-    for connection in list(_connections):
-        connection.after_fork()
-
-
-atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_connections: Lines[Connection] = Lines(Connection.close, Connection.after_fork)

@@ -8,7 +8,6 @@ model runs.
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import os
 import threading
@@ -21,7 +20,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from zbatch.calls import CLOSED, NOT_CARRIED, UNFINISHED, Asking, Caller, Future, settle
+from zbatch.calls import Asking, Caller
 from zbatch.config import BrokerCoreSettings, Limits, Timing
 from zbatch.core.actions import Send
 from zbatch.core.batching import POLICIES
@@ -32,6 +31,8 @@ from zbatch.core.sizes import Buffers
 from zbatch.core.status import snapshot
 from zbatch.core.worker import Job, Offer, WorkerCore
 from zbatch.errors import ClientClosed, ConfigError, to_fault
+from zbatch.futures import CLOSED, UNFINISHED, Future, Line, settle
+from zbatch.lines import Lines
 from zbatch.model import Context, LoadedModel, load, wrap
 from zbatch.runner import Runner, Work
 
@@ -125,23 +126,19 @@ def _no_size(items: Sequence[Any], buffers: Buffers) -> int:
     return 0
 
 
-class _LocalLine:
+class _LocalLine(Line):
     """The three cores, the model's thread and the clock's."""
 
     def __init__(self, settings: BrokerCoreSettings) -> None:
-        self.closed = ""
+        super().__init__()
         self._retired = False
         self._lock = threading.Lock()
         """Around the cores: whoever drives them holds it, for microseconds."""
-        self._settling = threading.RLock()
-        """Around settling: the garbage collector may cancel a call in the middle of another's outcome."""
         self._broker = BrokerCore(settings, os.urandom(8), _no_size)
         self._client = ClientCore(1, os.urandom(16), os.urandom, TIMING, measure=_no_size)
         self._worker = WorkerCore(
             1, os.urandom(16), b"", os.urandom, TIMING, pid=os.getpid(), measure=_no_size
         )
-        self._pending: deque[Future[Any]] = deque()
-        self._cancelled: deque[Future[Any]] = deque()
         self._bell = _Bell()
         """For the model's thread: there is something to do."""
         self._clock = _Bell()
@@ -184,26 +181,7 @@ class _LocalLine:
         """Block until a call is settled or the time is over."""
         return future.block(timeout)
 
-    def cancel(self, future: Future[Any]) -> None:
-        """Withdraw a call: it is settled here and now, the cores learn of it before the next batch."""
-        with self._settling:
-            if future.done():
-                return
-            tell = future.settle_cancelled()
-        self._withdrawn(future, tell)
-
-    def overdue(self, future: Future[Any]) -> None:
-        """End a call that was not ended in time: whoever should have, was stopped."""
-        with self._settling:
-            if future.done():
-                return
-            tell = future.settle_fault(NOT_CARRIED)
-        self._withdrawn(future, tell)
-
-    def _withdrawn(self, future: Future[Any], tell: bool) -> None:
-        if tell:
-            future.announce()
-        self._cancelled.append(future)
+    def _call_carrier(self) -> None:
         self._bell.ring()
 
     def status(self) -> dict[str, Any]:
@@ -432,19 +410,4 @@ def _as_it_is(item: Any, _: Sequence[Any] = ()) -> Any:
     return item
 
 
-_lines: weakref.WeakSet[_LocalLine] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for line in list(_lines):
-        line.close()
-
-
-def _after_fork() -> None:
-    for line in list(_lines):
-        line.after_fork()
-
-
-atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+_lines: Lines[_LocalLine] = Lines(_LocalLine.close, _LocalLine.after_fork)

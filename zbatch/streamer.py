@@ -13,11 +13,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from zbatch import gpus, spawned
-from zbatch.calls import Future
 from zbatch.client import ZClient
 from zbatch.cluster import Cluster
 from zbatch.config import BrokerSettings, ServeSettings
 from zbatch.embedded import local
+from zbatch.futures import Future
 from zbatch.homes import Home
 
 WORKER_TIMEOUT = 20

@@ -267,8 +267,8 @@ def test_the_shortest_timeout_is_one() -> None:
 def test_a_fork_in_the_middle_of_a_wait_leaves_the_child_able_to_wait(frontend: str) -> None:
     program = f"""
 import concurrent.futures, os, zbatch
-from zbatch import calls
-with calls._shared.making:
+from zbatch import futures
+with futures._shared.making:
     child = os.fork()
 if not child:
     client = zbatch.ZClient({frontend!r}, timeout={PATIENCE})

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from zbatch import forever, spawned, streamer
-from zbatch.calls import Future
+from zbatch.futures import Future
 from zbatch.model import ManagedModel
 
 __all__ = [
