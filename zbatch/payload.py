@@ -42,8 +42,8 @@ would end the process in a thread of 512 KiB, as macOS has them.  Deeper ones ar
 TUPLE, BUFFER, BIG_INT, DATETIME, DATE, TIME, TIMEDELTA, TENSOR, NUMPY_TIME, ESCAPED, BYTES = range(1, 12)
 """Codes of our extension types.  docs/protocol.md has the bytes of each."""
 
-DATETIMES = 3
-"""msgpack's own timestamps, which other speakers may send, arrive as datetimes in UTC."""
+_FORM: dict[str, Any] = {"raw": False, "strict_map_key": False, "timestamp": 3}
+"""How msgpack is read; its own timestamps (3), which other speakers may send, are datetimes in UTC."""
 
 _ALLOWED = "?bBhHiIlLqQefdFDSUmM"
 _PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
@@ -117,14 +117,7 @@ def decode(data: bytes, buffers: Sequence[Any] = (), *, writable: bool = True) -
         data, buffers = bytes(buffers[0]), buffers[1:]
     reader = _Reader(buffers, writable)
     try:
-        item = msgpack.unpackb(
-            data,
-            raw=False,
-            strict_map_key=False,
-            timestamp=DATETIMES,
-            object_hook=reader.map,
-            ext_hook=reader.extension,
-        )
+        item = msgpack.unpackb(data, **_FORM, object_hook=reader.map, ext_hook=reader.extension)
     except Malformed:
         raise
     except (
@@ -353,23 +346,14 @@ class _Reader:
         if self._depth > ON_STACK:
             value = self._unpacked_on_heap(data)
         else:
-            value = msgpack.unpackb(
-                data,
-                raw=False,
-                strict_map_key=False,
-                timestamp=DATETIMES,
-                object_hook=self.map,
-                ext_hook=self.extension,
-            )
+            value = msgpack.unpackb(data, **_FORM, object_hook=self.map, ext_hook=self.extension)
         self._depth -= 1
         return value
 
     def _unpacked_on_heap(self, data: bytes) -> Any:
         # Made for each part: one that were kept would tie this reader, and the frames, into a cycle.
         unpacker = msgpack.Unpacker(
-            raw=False,
-            strict_map_key=False,
-            timestamp=DATETIMES,
+            **_FORM,
             object_hook=self.map,
             ext_hook=self.extension,
             max_buffer_size=0,
