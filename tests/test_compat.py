@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import time
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +14,8 @@ from zbatch.compat import service_streamer
 from zbatch.compat.service_streamer import managed_model
 from zbatch.compat.service_streamer import service_streamer as module
 from zbatch.streamer import endpoints_of
+
+PATIENCE = 20.0
 
 EMPTY = inspect.Parameter.empty
 
@@ -92,8 +94,10 @@ def test_every_name_is_where_it_was() -> None:
 
 
 def test_the_timeout_that_people_set_counts_at_each_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
     def slow(batch: list[Any]) -> list[Any]:
-        time.sleep(0.5)
+        release.wait(PATIENCE)
         return batch
 
     streamer = module.ThreadedStreamer(slow, 4)
@@ -101,6 +105,7 @@ def test_the_timeout_that_people_set_counts_at_each_call(monkeypatch: pytest.Mon
     with pytest.raises(TimeoutError):
         streamer.predict([1])
     monkeypatch.setattr(module, "WORKER_TIMEOUT", 20)
+    release.set()
     assert streamer.predict([2]) == [2]
     streamer.destroy_workers()
 

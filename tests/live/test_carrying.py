@@ -10,8 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -19,7 +18,7 @@ import psutil
 import pytest
 
 import zbatch
-from tests.live.shell import PATIENCE, ROOT, Zbatch, environment
+from tests.live.shell import PATIENCE, ROOT, environment, until
 from zbatch import (
     AsyncZClient,
     BadRequest,
@@ -33,33 +32,6 @@ from zbatch import (
 pytestmark = pytest.mark.live
 
 MODEL = f"{ROOT}/tests/live/models.py:Obedient"
-
-
-@pytest.fixture(scope="module")
-def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp("cluster")
-    frontend, backend = f"ipc://{home}/front", f"ipc://{home}/back"
-    broker = Zbatch(home / "broker.log", "broker", "--frontend", frontend, "--backend", backend)
-    worker = Zbatch(home / "worker.log", "worker", MODEL, "--gpu", "cpu", "--backend", backend)
-    worker.says("model ready")
-    yield frontend
-    for one in (worker, broker):
-        one.process.kill()
-        one.process.wait()
-
-
-@pytest.fixture
-def client(frontend: str) -> Iterator[ZClient[Any, Any]]:
-    with ZClient[Any, Any](frontend, timeout=PATIENCE) as client:
-        yield client
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    """Wait for a condition, with a bound that guards against hanging."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
 
 
 def test_cancels_that_race_with_outcomes_leave_a_client_that_answers(client: ZClient[Any, Any]) -> None:
@@ -136,7 +108,7 @@ def test_a_signals_handler_that_raises_at_the_helm_leaves_others_their_outcomes(
             other = pool.submit(client.submit, [{"sleep": 0.4}])
             with pytest.raises(_Alarm):
                 client.predict([{"sleep": 2.0}])
-            assert until(other.result().done)
+            until(other.result().done)
             assert other.result().result() == [{"sleep": 0.4}]
     finally:
         signal.signal(signal.SIGALRM, before)
@@ -161,10 +133,10 @@ def test_a_callback_may_ask_close_and_leave(frontend: str) -> None:
     answers: list[Any] = []
     first = client.submit([1])
     first.add_done_callback(lambda _: answers.append(client.predict([2])))
-    assert until(lambda: answers == [[2]])
+    until(lambda: answers == [[2]])
     client.submit([3]).add_done_callback(lambda _: sys.exit(3))
     client.submit([4]).add_done_callback(lambda _: client.close())
-    assert until(lambda: bool(client._line.closed))
+    until(lambda: bool(client._line.closed))
     with pytest.raises(ClientClosed):
         client.predict([5])
 
@@ -210,13 +182,13 @@ def test_clients_that_are_let_go_with_an_answered_future_leak_nothing(frontend: 
     before, me = set(threading.enumerate()), psutil.Process()
     ask()
     gc.collect()
-    assert until(lambda: set(threading.enumerate()) <= before)
+    until(lambda: set(threading.enumerate()) <= before)
     files = me.num_fds()
     for _ in range(10):
         ask()
     gc.collect()
-    assert until(lambda: set(threading.enumerate()) <= before)
-    assert until(lambda: me.num_fds() <= files + 2)
+    until(lambda: set(threading.enumerate()) <= before)
+    until(lambda: me.num_fds() <= files + 2)
 
 
 def test_threads_that_share_a_future_all_get_its_outputs(client: ZClient[Any, Any]) -> None:
@@ -335,7 +307,7 @@ def test_a_client_that_breaks_down_ends_its_calls_and_begins_anew(client: ZClien
     assert client._line._core is not None
     client._line._core.flush = broken  # type: ignore[method-assign]
     future = client.submit([2])
-    assert until(future.done)
+    until(future.done)
     with pytest.raises(BrokerUnreachable, match=r"broke down and begins anew \(OSError: no more\)"):
         future.result()
     assert client.predict([3]) == [3]

@@ -9,7 +9,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +18,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.live.shell import PATIENCE, ROOT, Zbatch, environment
+from tests.live.shell import PATIENCE, ROOT, environment, until
 from zbatch import AsyncZClient, BadRequest, BrokerUnreachable, Cancelled, ClientClosed, ZClient
 
 pytestmark = pytest.mark.live
@@ -27,25 +26,6 @@ pytestmark = pytest.mark.live
 MODEL = f"{ROOT}/tests/live/models.py:Obedient"
 NOBODY = "tcp://127.0.0.1:9"
 """The discard port: nothing listens there."""
-
-
-@pytest.fixture(scope="module")
-def frontend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    home = tmp_path_factory.mktemp("cluster")
-    frontend, backend = f"ipc://{home}/front", f"ipc://{home}/back"
-    broker = Zbatch(home / "broker.log", "broker", "--frontend", frontend, "--backend", backend)
-    worker = Zbatch(home / "worker.log", "worker", MODEL, "--gpu", "cpu", "--backend", backend)
-    worker.says("model ready")
-    yield frontend
-    for one in (worker, broker):
-        one.process.kill()
-        one.process.wait()
-
-
-@pytest.fixture
-def client(frontend: str) -> Iterator[ZClient[object, object]]:
-    with ZClient[object, object](frontend, timeout=PATIENCE) as client:
-        yield client
 
 
 WITHOUT_LINUX = """
@@ -65,14 +45,6 @@ async def later():
 with ZClient(sys.argv[1]) as client:
     print(client.predict(["a"]), client.submit([numpy.arange(3)]).result()[0].tolist(), asyncio.run(later()))
 """
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    """Wait for a condition, with a bound that guards against hanging."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
 
 
 def test_results_have_the_length_and_the_order_of_the_items(client: ZClient[object, object]) -> None:
@@ -127,7 +99,7 @@ def test_a_callback_is_called_once_early_or_late(client: ZClient[object, object]
     future.add_done_callback(called.append)
     future.result(PATIENCE)
     future.add_done_callback(called.append)
-    assert until(lambda: called == [future, future])
+    until(lambda: called == [future, future])
 
 
 def test_a_wait_that_runs_out_leaves_the_request_alive(client: ZClient[object, object]) -> None:
@@ -144,7 +116,7 @@ def test_a_cancelled_future_says_so_everywhere(client: ZClient[object, object]) 
         future.result()
     with pytest.raises(concurrent.futures.CancelledError):
         future.exception()
-    assert until(lambda: not client.status()["topics"].get("nobody", {}).get("unfinished"))
+    until(lambda: not client.status()["topics"].get("nobody", {}).get("unfinished"))
 
 
 def test_a_future_can_be_awaited_in_an_event_loop(client: ZClient[object, object]) -> None:
@@ -214,7 +186,7 @@ def test_a_client_that_is_collected_leaves_no_thread_and_no_descriptor(frontend:
         del client
         gc.collect()
         assert gone() is None
-    assert until(lambda: (me.num_fds(), threading.active_count()) <= before)
+    until(lambda: (me.num_fds(), threading.active_count()) <= before)
 
 
 def test_after_a_fork_the_child_opens_its_own_connection(frontend: str) -> None:

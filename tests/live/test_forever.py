@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from tests.live.shell import PATIENCE, environment
+from tests.live.shell import PATIENCE, environment, until
 from tests.live.streamed import Broken, Managed, double
 from zbatch import BrokerUnreachable, ZStreamer, run_zbatch_workers_forever
 from zbatch.compat.service_streamer import RedisStreamer, RedisWorker
@@ -29,14 +28,6 @@ import sys, zbatch
 from tests.live.streamed import double
 zbatch.run_zbatch_workers_forever(double, 8, broker=sys.argv[1], topic=sys.argv[2])
 """
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    """Wait for a condition, with a bound that guards against hanging."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
 
 
 @pytest.fixture
@@ -105,7 +96,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
     own = psutil.Process(process.pid).children(recursive=True)
     process.send_signal(signal.SIGKILL)
     process.wait(PATIENCE)
-    assert until(lambda: not any(one.is_running() for one in own))
+    until(lambda: not any(one.is_running() for one in own))
     assert process.stdout is not None
     assert process.stdout.read() == b""
     process.stdout.close()
@@ -130,7 +121,7 @@ def test_processes_agree_on_one_broker_and_a_survivor_starts_it_again(broker: st
     streamers = [ZStreamer(broker, topic) for topic in ("one", "two")]
     assert [one.predict([2]) for one in streamers] == [[4], [4]]
     # One that came second ends by itself.
-    assert until(lambda: sum(len(children(process, "broker")) for process in both) == 1)
+    until(lambda: sum(len(children(process, "broker")) for process in both) == 1)
     (owner,) = [process for process in both if children(process, "broker")]
     end(owner)
     both.remove(owner)

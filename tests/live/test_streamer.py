@@ -9,8 +9,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -19,20 +17,12 @@ import numpy as np
 import psutil
 import pytest
 
-from tests.live.shell import PATIENCE, environment
+from tests.live.shell import PATIENCE, environment, until
 from tests.live.streamed import Adder, Broken, Managed, double, dying, visible
 from zbatch import BadOutput, ClientClosed, DeadlineExceeded, ModelFailed, Streamer
 from zbatch.security import make_farm
 
 pytestmark = pytest.mark.live
-
-
-def until(condition: Callable[[], bool]) -> bool:
-    """Wait for a condition, with a bound that guards against hanging."""
-    deadline = time.monotonic() + PATIENCE
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
 
 
 def run_script(tmp_path: Path, text: str) -> subprocess.CompletedProcess[str]:
@@ -60,7 +50,7 @@ def test_a_function_runs_in_processes_and_leaves_nothing_behind() -> None:
     own = set(me.children(recursive=True)) - before
     assert len(own) >= 4  # a supervisor of all, the broker, the workers' one, two model processes
     streamer.destroy_workers()
-    assert until(lambda: not any(one.is_running() for one in own))
+    until(lambda: not any(one.is_running() for one in own))
     left = {one for one in set(os.listdir(tempfile.gettempdir())) - places if one.startswith("zbatch-")}
     assert left == set()
     with pytest.raises(ClientClosed):
@@ -90,7 +80,7 @@ def test_each_process_sees_its_own_device_in_turn_for_plain_functions_too() -> N
                 seen[pid] = device
         return len(seen) == 3
 
-    assert until(all_seen)
+    until(all_seen)
     assert sorted(seen.values()) == ["0", "0", "1"]
     streamer.destroy_workers()
 
@@ -170,7 +160,7 @@ def test_a_streamer_that_is_collected_ends_its_processes() -> None:
     own = set(psutil.Process().children(recursive=True)) - before
     del streamer
     gc.collect()
-    assert until(lambda: not any(one.is_running() for one in own))
+    until(lambda: not any(one.is_running() for one in own))
 
 
 def test_it_outlives_the_thread_that_made_it() -> None:
@@ -223,7 +213,7 @@ def test_a_killed_owner_takes_all_along(tmp_path: Path) -> None:
     homes = {arg for one in own for arg in one.cmdline() if "zbatch-" in arg}
     owner.send_signal(signal.SIGKILL)
     owner.wait(PATIENCE)
-    assert until(lambda: not any(one.is_running() for one in own))
+    until(lambda: not any(one.is_running() for one in own))
     assert homes is not None
     owner.stdout.close()
 
