@@ -17,11 +17,11 @@ from zbatch.core.clients import Client
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.intervals import Range
 from zbatch.core.links import Link
-from zbatch.core.session import LARGE
+from zbatch.core.session import announce
 from zbatch.core.sizes import Measure, messages_of, size_of
 from zbatch.core.topics import Topic, Topics
 from zbatch.errors import BY_CODE, UnknownTopic, ZbatchError, to_fault
-from zbatch.messages import Bulk, Fault, Group, Refusal, Refused, Request, Result, Results
+from zbatch.messages import Fault, Group, Refusal, Refused, Request, Result, Results
 
 LONGEST = 7 * 86_400.0
 """No deadline is further away than a week: a typing error must not hold memory for years."""
@@ -384,9 +384,7 @@ class Ledger:
                 owing, client.results = client.results, []
                 bulk, client.frames = client.frames, []
                 for spans, frames in messages_of(owing, bulk):
-                    size = sum(map(len, frames))
-                    if size >= LARGE:
-                        yield Send(link.peer, Bulk(*link.stamp(), size))
+                    yield from announce(link.peer, link.stamp, sum(map(len, frames)))
                     result = Result(*link.stamp(), spans)
                     client.sent(result.number, [(one.base, one.base + len(one.outputs)) for one in spans])
                     yield Send(link.peer, result, frames)

@@ -29,6 +29,11 @@ EXCUSED = 30.0
 longer for one message has given up, and a broker that dies after announcing one must be left at last."""
 
 
+def announce(peer: bytes, stamp: Callable[[], tuple[bytes, int, int]], size: int) -> list[Send]:
+    """Say to a peer before a large message that silence follows; nothing before others."""
+    return [Send(peer, Bulk(*stamp(), size))] if size >= LARGE else []
+
+
 @dataclass(slots=True, eq=False)
 class Session:
     """What one side knows of its connection to one broker."""
@@ -62,7 +67,7 @@ class Session:
 
     def announce(self, size: int) -> list[Send]:
         """Say before a large message that silence follows."""
-        return [Send(self.peer, Bulk(*self.stamp(), size))] if size >= LARGE else []
+        return announce(self.peer, self.stamp, size)
 
     def spoke(self, now: float) -> None:
         """Remember that a HELLO or a beat has just left."""
