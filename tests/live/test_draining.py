@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import select
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -53,7 +55,13 @@ def test_a_signal_that_comes_after_the_end_is_borne() -> None:
     journal = Journal("text", "broker")
     broker = Broker(BrokerSettings(), journal)
     broker.close()
+    # Files that are opened now have the numbers of what was closed.
+    opened = [os.pipe() for _ in range(8)]
     broker.stop()
+    assert select.select([reader for reader, _ in opened], [], [], 0)[0] == []
+    for one in opened:
+        os.close(one[0])
+        os.close(one[1])
     journal.close()
 
 
