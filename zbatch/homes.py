@@ -27,13 +27,19 @@ class Home:
     """A folder of one's own, until it is removed or its maker ends."""
 
     def __init__(self) -> None:
-        place = tempfile.gettempdir()
-        self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place if len(place) <= PATH_LENGTH else SHORT))
-        self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        usual = tempfile.gettempdir()
+        place = usual if len(usual) <= PATH_LENGTH else SHORT
+        lock = None
+        while lock is None:  # between the two another one may take it for abandoned
+            self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=place))
+            try:
+                lock = _lock(self.path, os.O_CREAT)
+            except OSError:
+                shutil.rmtree(self.path, ignore_errors=True)
+                raise
+        self._lock = lock
         for other in self.path.parent.glob(f"{PREFIX}*"):
-            if _is_abandoned(other):
-                shutil.rmtree(other, ignore_errors=True)
+            _sweep(other)
 
     def remove(self) -> None:
         """Remove the folder, with whatever lies in it."""
@@ -43,15 +49,27 @@ class Home:
         self._lock = -1
 
 
-def _is_abandoned(home: Path) -> bool:
+def _lock(home: Path, flags: int = 0) -> int | None:
+    """Return the descriptor that holds a home's lock; nothing where another has it, or removed the home."""
+    path = home / LOCK
     try:
-        lock = os.open(home / LOCK, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False  # it is being made, it is another user's, or no home at all
+        lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
+    except FileNotFoundError:
+        return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(lock)
-    return True
+        if os.path.samestat(os.fstat(lock), os.lstat(path)):
+            return lock
+    except (BlockingIOError, FileNotFoundError):
+        pass
+    os.close(lock)
+    return None
+
+
+def _sweep(home: Path) -> None:
+    """Remove a home whose maker is gone, under its lock: its maker may just be about to take it."""
+    with suppress(OSError):  # another user's, or no home at all
+        lock = _lock(home)
+        if lock is not None:
+            shutil.rmtree(home, ignore_errors=True)
+            os.close(lock)
