@@ -40,7 +40,7 @@ demo: demo-venv  ## a real sentence BERT, served to several processes, against o
 	@$(DEMO_PYTHON) -m examples.demo $(ARGS)
 
 test: test-venv  ## the tests, also those with real processes and sockets
-	$(TEST_PYTHON) -m pytest $(ARGS)
+	$(TEST_PYTHON) -m pytest -n 2 --dist loadfile $(ARGS)
 
 check: lint types imports coverage newest  ## format, lint, types, imports, tests with branch coverage, the newest Python
 
