@@ -26,7 +26,7 @@ from zbatch.futures import CLOSED, UNFINISHED, Future, Line, settle
 from zbatch.helm import Helm
 from zbatch.lines import Lines, broken_down, new_core, no_status, not_opened
 from zbatch.security import Keys
-from zbatch.sockets import busy_poll, connect, decode, is_readable, receive, send
+from zbatch.sockets import busy_poll, connect, decode, is_green, is_readable, make_poller, receive, send
 
 LINGER = 0.002
 """Seconds that the thread stays at the helm with nothing open, where several callers come and go."""
@@ -71,7 +71,8 @@ class Connection(Line):
         self._core: ClientCore | None = None
         self._wake: socketpair.socket | None = None
         self._alarm: socketpair.socket | None = None
-        self._poller = zmq.Poller()
+        self._poller = make_poller()
+        self._is_green = is_green()
 
     # --- callers' side -----------------------------------------------------------------------------
 
@@ -243,6 +244,8 @@ class Connection(Line):
 
     def _is_alone(self) -> bool:
         """Return whether no other thread of this process could use the core; ours sleeps."""
+        if self._is_green:
+            return False  # the others are no threads
         return threading.active_count() == (2 if self._helm.has_thread else 1)
 
     def _take_orders(self, core: ClientCore, now: float) -> None:

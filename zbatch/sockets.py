@@ -295,6 +295,25 @@ def busy_poll(sockets: Sequence[zmq.Socket[bytes]], until: float) -> bool:
     return False
 
 
+def is_green() -> bool:
+    """Return whether gevent took the place of this process's blocking calls: threads are greenlets then."""
+    monkey = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("select"))
+
+
+def make_poller() -> zmq.Poller:
+    """Return what waits for messages; under gevent one that lets other greenlets run meanwhile.
+
+    libzmq waits in C, which no patch reaches: the whole process would stand still.
+    """
+    if not is_green():
+        return zmq.Poller()
+    from zmq import green  # noqa: PLC0415  # it imports gevent, which is here only where it was asked for
+
+    poller: zmq.Poller = green.Poller()
+    return poller
+
+
 def file_descriptor(socket: zmq.Socket[bytes]) -> int:
     """Return what to poll for input; it is edge-triggered: look with :func:`is_readable` after each use."""
     return int(socket.getsockopt(zmq.FD))
