@@ -123,13 +123,20 @@ def test_a_streamer_of_remote_workers_does_not_end_them() -> None:
         ("localhost:6379", ("tcp://127.0.0.1:6379", "tcp://127.0.0.1:6380")),
         ("gpu-1:5555", ("tcp://gpu-1:5555", "tcp://gpu-1:5556")),
         ("tcp://[::1]:7000", ("tcp://[::1]:7000", "tcp://[::1]:7001")),
+        ("LOCALHOST:7000", ("tcp://127.0.0.1:7000", "tcp://127.0.0.1:7001")),
     ],
 )
 def test_a_broker_is_its_frontend_and_the_next_port(broker: str, endpoints: tuple[str, str]) -> None:
     assert endpoints_of(broker) == endpoints
 
 
-@pytest.mark.parametrize("wrong", ["localhost", ":1", "host:", "host:65535", "host:0", "redis://host"])
-def test_what_names_no_broker_gets_a_sentence(wrong: str) -> None:
+WRONG = [
+    *("localhost", ":1", "host:", "host:65535", "host:0", "redis://host", "redis://host:6379"),
+    *("::1", "*:6379", "a host:6379", "host:6379/0", "ipc:///tmp/front", None),
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_names_no_broker_gets_a_sentence(wrong: Any) -> None:
     with pytest.raises(ValueError, match="wanted host:port of its frontend"):
         endpoints_of(wrong)

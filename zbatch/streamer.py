@@ -6,6 +6,7 @@ call run into its timeout, the cause is raised at once.
 
 from __future__ import annotations
 
+import re
 import time
 import warnings
 import weakref
@@ -25,6 +26,9 @@ WORKER_TIMEOUT = 20
 
 BROKER = "localhost:5555"
 """Where a broker listens for clients by default."""
+
+ADDRESS = re.compile(r"(?:tcp://)?([\w.-]+|\[[\w.:%]+\]):(\d{1,5})", re.ASCII)
+"""A host and a port; an address of IPv6 is in brackets."""
 
 LOOK = 0.05
 """Seconds between two looks at whether the workers are ready."""
@@ -222,11 +226,11 @@ def endpoints_of(broker: str) -> tuple[str, str]:
 
     The backend is the next port.  Raises ``ValueError`` for what is no such name.
     """
-    host, _, port = broker.removeprefix("tcp://").rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65_535:
+    named = ADDRESS.fullmatch(str(broker))
+    if named is None or not 0 < int(named[2]) < 65_535:
         raise ValueError(f"broker is {broker!r}, wanted host:port of its frontend, such as {BROKER}")
     # The name may mean ::1 as well, where nobody listens.
-    host = "127.0.0.1" if host == "localhost" else host
+    host, port = "127.0.0.1" if named[1].lower() == "localhost" else named[1], named[2]
     return f"tcp://{host}:{port}", f"tcp://{host}:{int(port) + 1}"
 
 
