@@ -103,6 +103,11 @@ class Given:
                 "a method of an object that can be pickled"
             )
             raise TypeError(f"{name} cannot be sent to a model process: {hint} ({error})") from None
+        if _home_of(self.target) in ("__main__", "__mp_main__") and not _main():
+            raise TypeError(
+                f"{name} cannot be sent to a model process: it is defined where no other process can import "
+                "it from (a notebook, a console, -c, a package's __main__.py); write it into a module"
+            )
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(head)
@@ -129,16 +134,27 @@ def require_start_method(name: str) -> None:
 
 def _preparation() -> dict[str, Any]:
     """Return what multiprocessing needs to bring another process to where this one is."""
-    main = sys.modules["__main__"]
-    found: dict[str, Any] = {
+    return {
         "sys_path": [one or os.getcwd() for one in sys.path],
         "sys_argv": sys.argv,
         "orig_dir": os.getcwd(),
+        **_main(),
     }
+
+
+def _main() -> dict[str, str]:
+    """Return how multiprocessing may import the main script again; nothing, where it cannot."""
+    main = sys.modules["__main__"]
     name = getattr(getattr(main, "__spec__", None), "name", None)
     path = getattr(main, "__file__", None)
     if name is not None:
-        found["init_main_from_name"] = name
-    elif path is not None:
-        found["init_main_from_path"] = str(Path(path).absolute())
-    return found
+        # It leaves the main module of a package or a folder alone.
+        return {} if name.rpartition(".")[2] == "__main__" else {"init_main_from_name": name}
+    # A script that is read from stdin names a file, too.
+    return {"init_main_from_path": str(Path(path).absolute())} if path and Path(path).is_file() else {}
+
+
+def _home_of(target: Callable[..., Any]) -> str:
+    """Return the module of a function or class, or of the class of an object or a method's object."""
+    owner = getattr(target, "__self__", target)
+    return str(getattr(owner, "__module__", None) or type(owner).__module__)

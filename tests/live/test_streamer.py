@@ -203,6 +203,36 @@ def test_without_a_guard_a_sentence_says_what_is_missing(tmp_path: Path) -> None
     assert done.returncode == 1
 
 
+READ = """
+import zbatch
+from tests.live.streamed import double
+
+def shout(batch):
+    return batch
+
+print(zbatch.Streamer(double, 8).predict([1]), flush=True)
+zbatch.Streamer(shout, 8)
+"""
+
+
+@pytest.mark.parametrize("how", [["-"], ["-c", READ], ["-m", "package"]], ids=["stdin", "c", "package"])
+def test_what_stands_where_no_process_can_import_it_gets_a_sentence(how: list[str], tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "__main__.py").write_text(READ)
+    done = subprocess.run(
+        [sys.executable, *how],
+        input=READ,
+        cwd=tmp_path,
+        env=environment(),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+    assert done.stdout == "[2]\n", done.stderr
+    assert "TypeError: shout cannot be sent to a model process: it is defined where no other" in done.stderr
+
+
 def test_a_killed_owner_takes_all_along(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(MAIN + "    import time; time.sleep(600)\n")
