@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -83,6 +84,24 @@ def test_the_pair_in_its_place_has_the_same_positions() -> None:
         ("mp_start_method", "spawn"),
         *MADE_OF,
     ]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("batch_size", value) for value in (0, -1, None, 8.0, "8")),
+        *(("max_latency", value) for value in (-0.1, None, "0.1", float("inf"), float("nan"))),
+        *(("worker_num", value) for value in (0, None, 1.5)),
+    ],
+)
+def test_numbers_with_which_nothing_could_run_are_refused_by_name(name: str, value: Any) -> None:
+    given: dict[str, Any] = {"batch_size": 8, name: value}
+    streamers: list[Any] = [module.Streamer, module.run_redis_workers_forever]
+    if name != "worker_num":
+        streamers += [module.ThreadedStreamer, module.RedisWorker]
+    for streamer in streamers:
+        with pytest.raises(zbatch.ConfigError, match=re.escape(f"{name} is {value!r}, wanted")):
+            streamer(positions, **given)
 
 
 def test_every_name_is_where_it_was() -> None:

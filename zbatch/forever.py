@@ -55,7 +55,8 @@ def run_zbatch_workers_forever(
         model_init_args: Positional arguments of ``init_model``.
         model_init_kwargs: Keyword arguments of ``init_model``.
 
-    Raises ``TypeError`` for a model that other processes cannot load, ``RuntimeError`` where loading fails.
+    Raises ``TypeError`` for a model that other processes cannot load, :class:`ConfigError` for numbers with
+    which nothing could run, ``RuntimeError`` where loading fails.
 
     """
     spawned.require_start_method(mp_start_method)

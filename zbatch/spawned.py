@@ -7,6 +7,8 @@ that made the Streamer; nothing that came over a socket is ever read so.
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 import pickle
 import sys
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from zbatch.config import WorkerSettings
+from zbatch.errors import ConfigError
 from zbatch.model import Context, ManagedModel
 
 CUDA = "CUDA_VISIBLE_DEVICES"
@@ -85,6 +88,9 @@ class Given:
     """Positional and keyword arguments of ``init_model``."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        require_limits(self.batch_size, self.max_latency, self.num)
+
     def write(self, path: Path) -> None:
         """Write the model down for the processes that will run it.
 
@@ -119,11 +125,21 @@ class Given:
             model="zbatch.spawned:Spawned",
             args={"path": str(path)},
             gpu=("cpu",),
-            num=self.num,
-            batch_size=self.batch_size,
-            max_latency=self.max_latency,
+            num=operator.index(self.num),
+            batch_size=operator.index(self.batch_size),
+            max_latency=float(self.max_latency),
             log_level="warning",
         )
+
+
+def require_limits(batch_size: Any, max_latency: Any, worker_num: Any = 1) -> None:
+    """Raise :class:`ConfigError` for what is no number, or none with which anything could run."""
+    for name, value in (("batch_size", batch_size), ("worker_num", worker_num)):
+        if not hasattr(value, "__index__") or operator.index(value) < 1:
+            raise ConfigError(f"{name} is {value!r}, wanted a whole number, at least 1")
+    # No string, no NaN, no infinity: all of these end in a worker that never serves.
+    if not hasattr(max_latency, "__float__") or not 0 <= float(max_latency) < math.inf:
+        raise ConfigError(f"max_latency is {max_latency!r}, wanted seconds, at least 0")
 
 
 def require_start_method(name: str) -> None:

@@ -76,6 +76,7 @@ class ThreadedStreamer(_Streamer):
         max_latency: Seconds that an item waits for company at most.  A lone one does not wait.
         worker_timeout: Seconds that a call may take.  None: :data:`WORKER_TIMEOUT`.
 
+    Raises :class:`ConfigError` for numbers with which nothing could run.
     """
 
     def __init__(
@@ -87,6 +88,7 @@ class ThreadedStreamer(_Streamer):
     ) -> None:
         if not callable(predict_function):
             raise TypeError(f"wanted a function of a list, got {type(predict_function).__name__}")
+        spawned.require_limits(batch_size, max_latency)
         self._worker_timeout = worker_timeout
 
         def run(batch: list[Any]) -> Sequence[Any]:
@@ -120,7 +122,8 @@ class Streamer(_Streamer):
         mp_start_method: For the old signature's sake: processes are always spawned.
         worker_timeout: Seconds that a call, and a wait for workers, may take.  None: :data:`WORKER_TIMEOUT`.
 
-    Raises ``TypeError`` for a model that other processes cannot load.
+    Raises ``TypeError`` for a model that other processes cannot load, :class:`ConfigError` for numbers with
+    which nothing could run.
     """
 
     def __init__(
