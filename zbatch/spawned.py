@@ -24,6 +24,9 @@ from zbatch.model import Context, ManagedModel
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 
+PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
+"""What holds no array; long lists of it (tokens) are passed over fast."""
+
 
 class Spawned:
     """The model of a Streamer."""
@@ -59,8 +62,12 @@ class Spawned:
         self._predict = target
 
     def predict(self, batch: list[Any]) -> Sequence[Any]:
-        """Return one output for each item of the batch."""
-        return self._predict(batch)
+        """Return one output for each item of the batch.
+
+        What it gets is its own to write to, as what was pickled was: zbatch's own memory may be read again.
+        """
+        # Without NumPy no item holds an array.
+        return self._predict([_writable(item) for item in batch] if "numpy" in sys.modules else batch)
 
 
 def refuse_while_main_is_imported(what: str) -> None:
@@ -146,6 +153,15 @@ def require_start_method(name: str) -> None:
     """Raise ``ValueError`` for what is no way to start processes; all are taken for spawn."""
     if name not in ("spawn", "fork", "forkserver"):
         raise ValueError(f"mp_start_method is {name!r}, wanted spawn, fork or forkserver")
+
+
+def _writable(value: Any) -> Any:
+    """Return an item with copies in the place of its arrays."""
+    if type(value) in (list, tuple):
+        return type(value)([one if type(one) in PLAIN else _writable(one) for one in value])
+    if type(value) is dict:
+        return {key: _writable(one) for key, one in value.items()}
+    return value.copy() if isinstance(value, sys.modules["numpy"].ndarray) else value
 
 
 def _preparation() -> dict[str, Any]:

@@ -18,8 +18,8 @@ import psutil
 import pytest
 
 from tests.live.shell import PATIENCE, environment, until
-from tests.live.streamed import Adder, Broken, Managed, double, dying, visible
-from zbatch import BadOutput, ClientClosed, DeadlineExceeded, ModelFailed, Streamer
+from tests.live.streamed import Adder, Broken, Managed, counting_in_place, double, dying, visible
+from zbatch import BadOutput, BatchError, ClientClosed, DeadlineExceeded, ModelFailed, Streamer
 from zbatch.security import make_farm
 
 pytestmark = pytest.mark.live
@@ -128,6 +128,16 @@ def test_arrays_come_back_writable() -> None:
     small, large = streamer.predict([np.ones(3), np.ones(100_000)])
     small[0] = large[0] = 5.0
     assert (small[0], large[0], large[1]) == (5.0, 5.0, 2.0)
+    streamer.destroy_workers()
+
+
+def test_arrays_may_be_written_to_by_the_function_too_and_a_second_run_has_them_as_they_were() -> None:
+    streamer = Streamer(counting_in_place, 4)
+    large, nested = np.zeros(100_000), {"x": (np.zeros(3), "text", [np.zeros(1)])}
+    assert streamer.predict([large, nested]) == [1.0, 1.0]
+    with pytest.raises(BatchError) as failed:
+        streamer.predict([large, nested, "no array"])
+    assert failed.value.results == [1.0, 1.0, None]
     streamer.destroy_workers()
 
 
