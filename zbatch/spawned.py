@@ -12,6 +12,8 @@ import operator
 import os
 import pickle
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from multiprocessing import process, spawn
@@ -19,13 +21,18 @@ from pathlib import Path
 from typing import Any
 
 from zbatch.config import WorkerSettings
+from zbatch.core.worker import SHORTEST_LEASE
 from zbatch.errors import ConfigError
 from zbatch.model import Context, ManagedModel
+from zbatch.runner import current_batch, progress
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 
 PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
 """What holds no array; long lists of it (tokens) are passed over fast."""
+
+RENEW = 5.0
+"""Seconds between two looks at whether the batch that runs may need more time than its lease."""
 
 
 class Spawned:
@@ -60,6 +67,9 @@ class Spawned:
             model.init_model(*args, **kwargs)
             target = model.predict
         self._predict = target
+        threading.Thread(
+            target=keep_lease, args=(threading.Event(),), name="zbatch-lease", daemon=True
+        ).start()
 
     def predict(self, batch: list[Any]) -> Sequence[Any]:
         """Return one output for each item of the batch.
@@ -68,6 +78,22 @@ class Spawned:
         """
         # Without NumPy no item holds an array.
         return self._predict([_writable(item) for item in batch] if "numpy" in sys.modules else batch)
+
+
+def keep_lease(over: threading.Event, every: float = RENEW) -> None:
+    """Renew the lease of whatever batch runs, until ``over``, while somebody waits for it.
+
+    service_streamer knew no lease: who set a timeout of an hour may have a batch that takes as long.
+    """
+    while not over.wait(every):
+        batch = current_batch()
+        if batch is not None and is_too_short(batch.deadlines, time.monotonic()):
+            progress()
+
+
+def is_too_short(deadlines: Sequence[float], now: float) -> bool:
+    """Return whether a batch whose lease began up to :data:`RENEW` ago may outlive it before its deadline."""
+    return max(deadlines) - now > SHORTEST_LEASE - RENEW
 
 
 def refuse_while_main_is_imported(what: str) -> None:
