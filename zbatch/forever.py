@@ -33,7 +33,7 @@ def run_zbatch_workers_forever(
     batch_size: int,
     max_latency: float = 0.1,
     worker_num: int = 1,
-    cuda_devices: Sequence[int | str] | str | None = None,
+    cuda_devices: Sequence[int | str] | int | str | None = None,
     broker: str = BROKER,
     topic: str = "",
     mp_start_method: str = "spawn",

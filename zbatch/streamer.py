@@ -132,7 +132,7 @@ class Streamer(_Streamer):
         batch_size: int,
         max_latency: float = 0.1,
         worker_num: int = 1,
-        cuda_devices: Sequence[int | str] | str | None = None,
+        cuda_devices: Sequence[int | str] | int | str | None = None,
         model_init_args: Sequence[Any] | None = None,
         model_init_kwargs: Mapping[str, Any] | None = None,
         wait_for_worker_ready: bool = False,
@@ -237,12 +237,12 @@ def endpoints_of(broker: str) -> tuple[str, str]:
     return f"tcp://{host}:{port}", f"tcp://{host}:{int(port) + 1}"
 
 
-def devices_of(cuda_devices: Sequence[int | str] | str | None) -> list[int | str]:
+def devices_of(cuda_devices: Sequence[int | str] | int | str | None) -> list[int | str]:
     """Return the devices to use in turn; those that are not there are told in one warning."""
     if cuda_devices is None:
         return []
     devices: list[int | str] = []
-    devices += cuda_devices.split(",") if isinstance(cuda_devices, str) else list(cuda_devices)
+    devices += str(cuda_devices).split(",") if isinstance(cuda_devices, int | str) else cuda_devices
     there = gpus.visible()
     missing = [one for one in map(str, devices) if one not in there and one != "-1"]
     if missing:

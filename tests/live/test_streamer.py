@@ -87,9 +87,10 @@ def test_each_process_sees_its_own_device_in_turn_for_plain_functions_too() -> N
 
 def test_minus_one_is_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    streamer = Streamer(visible, 1, cuda_devices="-1")
-    assert streamer.predict([1])[0][0] == "-1"
-    streamer.destroy_workers()
+    for minus_one in ("-1", -1, [-1]):
+        streamer = Streamer(visible, 1, cuda_devices=minus_one)
+        assert streamer.predict([1])[0][0] == "-1"
+        streamer.destroy_workers()
     streamer = Streamer(visible, 1)
     assert streamer.predict([1])[0][0] == "7"
     streamer.destroy_workers()

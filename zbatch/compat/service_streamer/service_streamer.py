@@ -111,7 +111,7 @@ def run_redis_workers_forever(
     batch_size: int,
     max_latency: float = 0.1,
     worker_num: int = 1,
-    cuda_devices: Sequence[int | str] | str | None = None,
+    cuda_devices: Sequence[int | str] | int | str | None = None,
     redis_broker: str = REDIS,
     prefix: str = "",
     mp_start_method: str = "spawn",
