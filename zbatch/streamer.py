@@ -118,7 +118,8 @@ class Streamer(_Streamer):
             None: what it is here.
         model_init_args: Positional arguments of ``init_model``.
         model_init_kwargs: Keyword arguments of ``init_model``.
-        wait_for_worker_ready: Return when all model processes are ready.
+        wait_for_worker_ready: Return when all model processes are ready; raise where they are not within
+            ``worker_timeout`` for each of them, or gave up.
         mp_start_method: For the old signature's sake: processes are always spawned.
         worker_timeout: Seconds that a call, and a wait for workers, may take.  None: :data:`WORKER_TIMEOUT`.
 
@@ -179,16 +180,21 @@ class Streamer(_Streamer):
     def _wait_for_worker_ready(self, timeout: float | None = None) -> None:
         """Return when all model processes are ready (users of the old one call this).
 
-        Raises ``TimeoutError`` when they are not in time, :class:`ClientClosed` when they gave up.
+        ``timeout`` is for each of them, as it was.  Raises ``TimeoutError`` when they are not in time,
+        :class:`ClientClosed` when they gave up.
         """
         if timeout is None:
             timeout = self._timeout()
+        timeout *= self._worker_num
         until = time.monotonic() + timeout
         ready = 0
         while ready < self._worker_num:
             left = until - time.monotonic()
             if left <= 0:
-                raise TimeoutError(f"{ready} of {self._worker_num} workers are ready after {timeout} s")
+                raise TimeoutError(
+                    f"{ready} of {self._worker_num} workers are ready after {timeout} s; give worker_timeout "
+                    "the seconds that one takes to load"
+                )
             try:
                 topics = self._client.status(timeout=left)["topics"]
             except TimeoutError:

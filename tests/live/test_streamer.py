@@ -148,6 +148,11 @@ def test_a_model_that_does_not_load_is_told_to_who_waits_for_it(capfd: pytest.Ca
     assert "no weights here" in capfd.readouterr().err
 
 
+def test_who_waits_for_workers_waits_for_each_and_hears_how_many_there_are() -> None:
+    with pytest.raises(TimeoutError, match=r"0 of 2 workers are ready after 0\.02 s; give worker_timeout"):
+        Streamer(double, 4, worker_num=2, wait_for_worker_ready=True, worker_timeout=0.01)
+
+
 def test_a_model_that_does_not_load_ends_calls_before_their_timeout() -> None:
     streamer = Streamer(Broken, 4, worker_timeout=100 * PATIENCE)
     with pytest.raises(ClientClosed, match="gave up"):
