@@ -44,6 +44,9 @@ class Spawned:
 
     def setup(self, context: Context) -> None:
         """Load what was written, for this of the model processes; raises what the user's code raises."""
+        # A thread, whatever the main script does to threads when it is imported (gevent's patch).
+        never = threading.Event()
+        threading.Thread(target=keep_lease, args=(never,), name="zbatch-lease", daemon=True).start()
         with open(self._path, "rb") as stream:
             preparation, visible, devices = pickle.load(stream)
             # Before anything is imported that may count GPUs.
@@ -101,7 +104,7 @@ def refuse_while_main_is_imported(what: str) -> None:
     if getattr(process.current_process(), "_inheriting", False):
         raise RuntimeError(
             f"{what} runs while a model process imports the main script again: put what the script does "
-            "under  if __name__ == '__main__':"
+            "under  if __name__ == '__main__':  or, where a web server runs it, the model into another module"
         )
 
 
