@@ -194,22 +194,51 @@ def test_every_test_that_the_table_of_changes_names_exists() -> None:
 GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text(encoding="utf-8")
 
 
+def named_tests(page: str) -> list[tuple[str, str]]:
+    """Return what a page names as showing something: a file, and a test in it or nothing."""
+    return re.findall(r"`(tests/[\w/]+\.py|benchmarks/\w+\.py)(?:::(\w+))?`", page)
+
+
+def missing_tests(page: str) -> list[str]:
+    """Return those that do not exist."""
+    return [
+        f"{path}::{name}"
+        for path, name in named_tests(page)
+        if not (ROOT / path).is_file() or (name and f"def {name}(" not in (ROOT / path).read_text())
+    ]
+
+
 def test_every_fault_and_every_kind_of_hostile_input_is_there_once() -> None:
     ids = re.findall(r"^\| ([FH]\d+) \|", GUARANTEES, flags=re.M)
     assert ids == [f"F{at}" for at in range(1, 36)] + [f"H{at}" for at in range(1, 24)]
 
 
 def test_every_test_that_shows_a_guarantee_exists() -> None:
-    named = re.findall(r"`(tests/[\w/]+\.py|benchmarks/\w+\.py)(?:::(\w+))?`", GUARANTEES)
-    assert len(named) > 70
-    missing = [
-        f"{path}::{name}"
-        for path, name in named
-        if not (ROOT / path).is_file() or (name and f"def {name}(" not in (ROOT / path).read_text())
-    ]
-    assert missing == []
+    assert len(named_tests(GUARANTEES)) > 70
+    assert missing_tests(GUARANTEES) == []
 
 
 def test_every_line_says_what_shows_it() -> None:
     lines = re.findall(r"^\| ([FH]\d+) \|.*\| ([^|]+) \|$", GUARANTEES, flags=re.M)
     assert [one for one, shown in lines if "`" not in shown] == ["H17"]
+
+
+# --- faq -----------------------------------------------------------------------------------------
+
+FAQ = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
+ANSWERS = dict(re.findall(r"^### (.+)\n\n((?:(?!##).*\n?)+)", FAQ, flags=re.M))
+
+
+def test_every_test_that_an_answer_names_exists() -> None:
+    assert missing_tests(FAQ) == []
+
+
+@pytest.mark.parametrize("question", ANSWERS)
+def test_every_answer_is_short_and_shown_or_says_that_it_is_not_there(question: str) -> None:
+    answer, _, shown = ANSWERS[question].partition("Shown by")
+    assert re.search(r"`tests/[\w/]+\.py::test_\w+`", shown) or "is not there" in answer
+    assert len(answer.split()) <= 90
+
+
+def test_every_question_has_an_answer() -> None:
+    assert list(ANSWERS) == re.findall(r"^### (.+)$", FAQ, flags=re.M)

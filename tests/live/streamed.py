@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,6 +56,16 @@ class Managed(ManagedModel):
 
     def predict(self, batch: list[Any]) -> Sequence[Any]:
         return [(item, self.gpu_id, *self.model) for item in batch]
+
+
+class Threaded(ManagedModel):
+    """Says whether it was made, and is run, in the main thread."""
+
+    def init_model(self) -> None:
+        self.model = threading.current_thread() is threading.main_thread()
+
+    def predict(self, batch: list[Any]) -> Sequence[Any]:
+        return [(self.model, threading.current_thread() is threading.main_thread()) for _ in batch]
 
 
 class Broken(ManagedModel):

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.live.shell import PATIENCE, environment, until
-from tests.live.streamed import Adder, Broken, Managed, counting_in_place, double, dying, visible
+from tests.live.streamed import Adder, Broken, Managed, Threaded, counting_in_place, double, dying, visible
 from zbatch import BadOutput, BatchError, ClientClosed, DeadlineExceeded, ModelFailed, Streamer
 from zbatch.security import make_farm
 
@@ -66,6 +66,12 @@ def test_methods_and_models_travel_with_what_they_are_made_of() -> None:
         streamer = Streamer(Managed, 8, 0.1, 1, [3], ["a"], {"b": 1})
     assert len(warned) == 1
     assert streamer.predict(["x"]) == [("x", 3, ("a",), {"b": 1})]
+    streamer.destroy_workers()
+
+
+def test_a_model_is_made_and_run_in_the_main_thread_of_its_process() -> None:
+    streamer = Streamer(Threaded, 8)
+    assert streamer.predict([1, 2]) == [(True, True)] * 2
     streamer.destroy_workers()
 
 
