@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
-from zbatch.model import Context, wrap
+from zbatch.model import Context, ManagedModel, wrap
 from zbatch.runner import Runner, Work
-from zbatch.spawned import is_too_short, keep_lease
+from zbatch.spawned import Given, Spawned, is_too_short, keep_lease
 
 PATIENCE = 20.0
+
+
+class Once(ManagedModel):
+    """Says of itself what a worker asks."""
+
+    idempotent = False
+    version = "7"
+
+    def init_model(self) -> None:
+        self.example = "made with the model"
+
+    def predict(self, batch: list[Any]) -> list[Any]:
+        return batch
+
+
+def test_what_a_managed_model_says_of_itself_is_heard(tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    Given(Once, 8, 0.1, 1, []).write(path)
+    model = wrap(Spawned, {"path": str(path)}, Context())
+    assert (model.idempotent, model.example) == (False, "made with the model")
+    assert model.facts().version == "7"
 
 
 def test_a_batch_is_given_more_time_until_its_lease_reaches_its_deadline() -> None:

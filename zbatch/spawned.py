@@ -28,6 +28,9 @@ from zbatch.runner import current_batch, progress
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 
+SAYS = ("example", "idempotent", "version", "signature", "close")
+"""What a model may say of itself, and is asked by the worker, beside ``predict``."""
+
 PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
 """What holds no array; long lists of it (tokens) are passed over fast."""
 
@@ -69,10 +72,10 @@ class Spawned:
             model = target(gpu)
             model.init_model(*args, **kwargs)
             target = model.predict
+            for name in SAYS:
+                if hasattr(model, name):
+                    setattr(self, name, getattr(model, name))
         self._predict = target
-        threading.Thread(
-            target=keep_lease, args=(threading.Event(),), name="zbatch-lease", daemon=True
-        ).start()
 
     def predict(self, batch: list[Any]) -> Sequence[Any]:
         """Return one output for each item of the batch.
