@@ -25,6 +25,7 @@ from zbatch.core.actions import Send
 from zbatch.core.calls import Action, Answered, Failed, Finished, Shown
 from zbatch.core.client import WORD, ClientCore
 from zbatch.messages import (
+    Beat,
     Bye,
     Cancel,
     Denied,
@@ -366,6 +367,17 @@ def test_a_status_is_asked_for_once_the_broker_answers() -> None:
 def test_a_status_is_asked_for_at_once_where_the_broker_is_there() -> None:
     core = connected()
     assert core.ask_status(0.0) == [Send(FIRST, StatusAsk(conn(1), 2, 1))]
+
+
+def test_a_status_that_does_not_come_is_asked_for_again_each_beat() -> None:
+    core = connected()
+    core.ask_status(0.0)
+    assert core.tick(0.9) == []
+    beat, again = core.tick(1.0)
+    assert beat == Send(FIRST, Beat(conn(1), 3, 1, [], 1))
+    assert again == Send(FIRST, StatusAsk(conn(1), 4, 1))
+    core.handle(FIRST, Status(conn(1), 2, 2, b"{}"), [], 1.1)
+    assert core.tick(2.0) == []
 
 
 def test_a_message_that_a_client_does_not_expect_changes_nothing() -> None:

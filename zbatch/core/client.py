@@ -179,6 +179,9 @@ class ClientCore:
         session = self._brokers.asked
         if now >= session.speaks and (self._groups or self._beat_owed or self._asked_status):
             actions.append(self._beat(session, now) if session.welcomed else self._hello(now))
+            if self._asked_status and session.welcomed:
+                # Unlike a request it is named in no beat; lost, it would be waited for in vain, and for ever.
+                actions += self.ask_status(now)
         return actions
 
     def wakeup(self) -> float | None:
