@@ -78,6 +78,8 @@ class Connection(Line):
 
     def put(self, future: Future[Any]) -> None:
         """Hand a call over to whoever is at the helm, if somebody is."""
+        if self._core is None:
+            self._adapt()
         self._pending.append(future)
         if self._asleep:
             self._rouse()
@@ -115,6 +117,8 @@ class Connection(Line):
         """Ask the broker for its snapshot and wait for it."""
         if self.closed:
             raise ClientClosed(self.closed)
+        if self._core is None:
+            self._adapt()
         answer = _Answer()
         self._asked.append(answer)
         self._call_carrier()
@@ -157,6 +161,15 @@ class Connection(Line):
         finally:
             self._helm.leave()
         self._helm.join(2.0)
+
+    def _adapt(self) -> None:
+        """Begin anew where gevent took the place of threads since this client was made.
+
+        So gunicorn does it with ``--preload``.  The locks are real ones then: one greenlet that waited for
+        another at them would stop both.
+        """
+        if self._is_green is not is_green() and not self._has_orders() and not self._helm.has_thread:
+            self.renew()
 
     def _rouse(self) -> None:
         self._asleep = False

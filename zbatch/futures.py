@@ -385,12 +385,14 @@ class _Shared:
 
     def call_back(self, fn: Callable[[Any], object], future: Any) -> None:
         """Have ``fn(future)`` called soon: whoever carries calls must not wait for what users do there."""
-        self._queue.put((fn, future))
         if self._thread is None:
             with self.making:
                 if self._thread is None:
+                    # Not before: gevent may have put another kind in its place since this was imported.
+                    self._queue = queue.SimpleQueue()
                     self._thread = threading.Thread(target=self._run, name="zbatch-callbacks", daemon=True)
                     self._thread.start()
+        self._queue.put((fn, future))
 
     def _run(self) -> None:
         while True:
