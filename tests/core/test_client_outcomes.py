@@ -376,8 +376,19 @@ def test_a_status_that_does_not_come_is_asked_for_again_each_beat() -> None:
     beat, again = core.tick(1.0)
     assert beat == Send(FIRST, Beat(conn(1), 3, 1, [], 1))
     assert again == Send(FIRST, StatusAsk(conn(1), 4, 1))
-    core.handle(FIRST, Status(conn(1), 2, 2, b"{}"), [], 1.1)
+    assert core.handle(FIRST, Status(conn(1), 2, 2, b"{}"), [], 1.1) == [Shown(b"{}")]
     assert core.tick(2.0) == []
+
+
+def test_a_second_answer_is_not_taken_for_that_to_the_next_question() -> None:
+    core = connected()
+    core.ask_status(0.0)
+    core.tick(1.0)
+    core.handle(FIRST, Status(conn(1), 2, 2, b"first"), [], 1.1)
+    assert core.handle(FIRST, Status(conn(1), 3, 4, b"again"), [], 1.2) == []
+    assert core.ask_status(1.3) == [Send(FIRST, StatusAsk(conn(1), 5, 3))]
+    assert core.handle(FIRST, Status(conn(1), 4, 4, b"again"), [], 1.4) == []
+    assert core.handle(FIRST, Status(conn(1), 5, 5, b"next"), [], 1.5) == [Shown(b"next")]
 
 
 def test_a_message_that_a_client_does_not_expect_changes_nothing() -> None:

@@ -101,6 +101,8 @@ class ClientCore:
         """Ids that a broker had no room for: when to offer them again."""
         self._beat_owed = False
         self._asked_status = False
+        self._status_since = (b"", 0)
+        """The connection, and the number on it, of the first question that an answer may be for."""
 
     # --- what the body calls -----------------------------------------------------------------------
 
@@ -157,8 +159,7 @@ class ClientCore:
             case Denied():
                 return self._on_denied(session, message)
             case Status():
-                self._asked_status = False
-                return [Shown(message.snapshot)]
+                return self._on_status(message)
             case _:
                 return []
 
@@ -217,10 +218,15 @@ class ClientCore:
 
     def ask_status(self, now: float) -> list[Action]:
         """Ask the broker how it is."""
+        session = self._brokers.asked
+        is_first = not self._asked_status
         self._asked_status = True
-        if not self._brokers.asked.welcomed:
+        if not session.welcomed:
             return []
-        return [Send(self._brokers.asked.peer, StatusAsk(*self._brokers.asked.stamp()))]
+        question = StatusAsk(*session.stamp())
+        if is_first or self._status_since[0] != session.conn:
+            self._status_since = (session.conn, question.number)
+        return [Send(session.peer, question)]
 
     def open_calls(self) -> list[Call]:
         """Return every call without an outcome."""
@@ -470,6 +476,14 @@ class ClientCore:
         if self._asked_status:
             actions += self.ask_status(now)
         return actions
+
+    def _on_status(self, status: Status) -> list[Action]:
+        conn, number = self._status_since
+        if not self._asked_status or status.conn != conn or status.ack < number:
+            # A second answer to what was asked before: how the broker was then.
+            return []
+        self._asked_status = False
+        return [Shown(status.snapshot)]
 
     def _on_denied(self, session: Session, denied: Denied) -> list[Action]:
         """End everything: who is not let in need not wait for a deadline."""
