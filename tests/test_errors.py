@@ -170,3 +170,9 @@ def test_the_tree_is_found_on_the_package_and_loaded_when_it_is_asked_for() -> N
     code = "import sys, zbatch; print('zbatch.errors' in sys.modules, zbatch.errors.NoWorkers.http_status)"
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert told.stdout == "False 503\n"
+
+
+def test_http_is_told_in_whole_seconds_when_to_come_back() -> None:
+    assert Overloaded(retry_after=2.1).http_headers == {"Retry-After": "3"}
+    assert Overloaded(retry_after=0.02).http_headers == {"Retry-After": "1"}
+    assert NoWorkers().http_headers == {}

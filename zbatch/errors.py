@@ -7,6 +7,7 @@ Every class has a ``code`` (its word on the wire), an ``http_status`` and whethe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any, ClassVar
@@ -20,6 +21,11 @@ class ZbatchError(Exception):
     code: ClassVar[str] = "error"
     http_status: ClassVar[int] = 500
     retryable: ClassVar[bool] = False
+
+    @property
+    def http_headers(self) -> dict[str, str]:
+        """What belongs beside ``http_status``."""
+        return {}
 
     def __str__(self) -> str:
         return str(self.args[0]) if self.args else self.code
@@ -77,6 +83,11 @@ class Overloaded(ZbatchError):
     def __init__(self, text: str = "overloaded", retry_after: float = 1.0) -> None:
         super().__init__(text)
         self.retry_after = retry_after
+
+    @property
+    def http_headers(self) -> dict[str, str]:
+        """When to come back, in whole seconds, as HTTP wants them."""
+        return {"Retry-After": str(max(1, math.ceil(self.retry_after)))}
 
 
 class Cancelled(ZbatchError, CancelledError):
