@@ -2,6 +2,7 @@
 #
 #   make demo             a real BERT behind zbatch, against one call per sentence
 #   make test             the tests
+#   make test-interop     web frameworks in front of zbatch
 #   make check            what a change must pass: format, lint, types, imports, tests with coverage
 #   make simulate         whole clusters under faults, from seeds
 #   make chaos            real processes under faults
@@ -30,10 +31,10 @@ SOURCES := zbatch tests benchmarks examples tools
 COVERED := zbatch/core/*,zbatch/wire.py,zbatch/messages.py,zbatch/payload.py,zbatch/errors.py,zbatch/config.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types imports coverage newest simulate chaos soak overload fuzz bench dist clean demo-venv test-venv
+.PHONY: help demo test test-interop check lint types imports coverage newest simulate chaos soak overload fuzz bench dist clean demo-venv test-venv interop-venv
 
 help:  ## what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  with PYTHON=python3.12, TORCH=torch==2.9.1 (or empty), ARGS='-k name' (test), where needed"
 
 demo: demo-venv  ## a real sentence BERT, served to several processes, against one call per sentence
@@ -41,6 +42,9 @@ demo: demo-venv  ## a real sentence BERT, served to several processes, against o
 
 test: test-venv  ## the tests, also those with real processes and sockets
 	$(TEST_PYTHON) -m pytest -n 2 --dist loadfile $(ARGS)
+
+test-interop: interop-venv  ## web frameworks in front of zbatch, with real servers and real HTTP
+	.venv-interop/bin/python -m pytest tests/interop $(ARGS)
 
 check: lint types imports coverage newest  ## format, lint, types, imports, tests with branch coverage, the newest Python
 
@@ -98,3 +102,6 @@ demo-venv:
 
 test-venv:
 	@$(MAKE_VENV) .venv-test --torch "$(TORCH)" -r requirements/dev.txt -e .
+
+interop-venv:
+	@$(MAKE_VENV) .venv-interop --torch "$(TORCH)" -r requirements/dev.txt -r requirements/interop.txt -e .

@@ -102,7 +102,8 @@ def test_every_module_has_its_place_in_the_table_of_changes(module: str) -> None
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
+    for target in re.findall(r"\]\(([^)#\s]+)", text):
         if "://" not in target:
             assert (page.parent / target).exists(), target
 
@@ -242,3 +243,28 @@ def test_every_answer_is_short_and_shown_or_says_that_it_is_not_there(question: 
 
 def test_every_question_has_an_answer() -> None:
     assert list(ANSWERS) == re.findall(r"^### (.+)$", FAQ, flags=re.M)
+
+
+# --- frameworks ----------------------------------------------------------------------------------
+
+CUTS = [
+    (page, example, text)
+    for page in sorted((ROOT / "docs" / "frameworks").glob("*.md"))
+    for example, text in re.findall(
+        r"<!-- from (\S+) -->\n```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.S
+    )
+]
+
+
+@pytest.mark.parametrize(
+    ("page", "example", "text"), CUTS, ids=[f"{page.name}-{number}" for number, (page, *_) in enumerate(CUTS)]
+)
+def test_what_a_page_on_a_framework_shows_stands_in_its_example(page: Path, example: str, text: str) -> None:
+    assert text.strip() in (ROOT / example).read_text(encoding="utf-8"), (
+        f"{page.name} is older than {example}"
+    )
+
+
+def test_every_example_of_a_framework_is_shown() -> None:
+    examples = {path.name for path in (ROOT / "examples" / "frameworks").glob("*.py")}
+    assert {Path(example).name for _, example, _ in CUTS} == examples

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.conftest import run  # noqa: F401  # a fixture
 from tests.live.shell import PATIENCE, ROOT, Zbatch, environment
 
 pytestmark = pytest.mark.live
+
+Run = Callable[..., Zbatch]
 
 HELD = """
 import pathlib, time
@@ -25,7 +26,7 @@ def predict(batch):
 """
 
 
-def test_a_client_in_greenlets_blocks_nobody(run: Callable[..., Zbatch], tmp_path: Path) -> None:  # noqa: F811
+def test_a_client_in_greenlets_blocks_nobody(run: Run, tmp_path: Path) -> None:
     model = tmp_path / "held.py"
     model.write_text(HELD)
     endpoint = f"ipc://{tmp_path}/front"

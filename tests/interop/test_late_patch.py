@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,21 +32,18 @@ client.close()
 """
 
 
-def test_a_client_that_was_made_before_the_patch_is_used_after_it(tmp_path: Path) -> None:
+def test_a_client_that_was_made_before_the_patch_is_used_after_it(
+    run: Callable[..., Zbatch], tmp_path: Path
+) -> None:
     endpoint = f"ipc://{tmp_path}/front"
     model = f"{ROOT}/tests/live/models.py:Obedient"
-    serve = Zbatch(tmp_path / "log", "serve", model, "--gpu", "cpu", "--frontend", endpoint)
-    try:
-        serve.says("model ready")
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", PROGRAM, endpoint],
-            capture_output=True,
-            text=True,
-            timeout=PATIENCE,
-            env=environment(),
-            check=False,
-        )
-        assert (done.stdout, done.returncode) == ("True\n['told'] 1\n", 0), done.stderr
-    finally:
-        serve.process.kill()
-        serve.process.wait()
+    run("serve", model, "--gpu", "cpu", "--frontend", endpoint).says("model ready")
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", PROGRAM, endpoint],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment(),
+        check=False,
+    )
+    assert (done.stdout, done.returncode) == ("True\n['told'] 1\n", 0), done.stderr

@@ -1,0 +1,165 @@
+"""Each framework: real servers, real HTTP, real processes.  What holds for one holds for all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from itertools import cycle
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.interop.conftest import ROOM, Cluster
+from tests.interop.sites import SITES, Site
+from tests.interop.web import ASKERS, Answer, Server, ask_all, free_port
+from tests.live.shell import PATIENCE, until
+
+pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+
+
+@pytest.fixture(scope="module", params=SITES, ids=lambda site: str(site.name))
+def site(request: pytest.FixtureRequest) -> Site:
+    """Give each site in turn."""
+    found: Site = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def servers(site: Site, start: Callable[..., Server], cluster: Cluster) -> Iterator[list[Server]]:
+    """Run a site's servers."""
+    port = free_port() if site.shares_port else 0
+    servers = [start(site.command, port) for _ in range(site.copies)]
+    yield servers
+    for server in servers:
+        server.stop(site.stop)
+    cluster.is_left_by_all()
+
+
+@pytest.fixture
+def crowd(cluster: Cluster) -> Iterator[None]:
+    """Fill the topic ``full``."""
+    futures = [cluster.client.submit([number], topic="full") for number in range(ROOM)]
+    until(lambda: cluster.client.status()["topics"].get("full", {}).get("waiting") == ROOM)
+    yield
+    for future in futures:
+        future.cancel()
+    until(lambda: cluster.unfinished("full") == 0)
+
+
+def shout(servers: Sequence[Server]) -> list[Answer]:
+    """Ask all servers at once, and see that each answer is its asker's."""
+    texts = [f"item {number}" for number in range(ASKERS)]
+    asked = [
+        (server, "/predict/shout", {"text": text})
+        for server, text in zip(cycle(servers), texts, strict=False)
+    ]
+    answers = ask_all(asked)
+    assert [answer.status for answer in answers] == [200] * ASKERS, answers
+    assert [answer.body["text"] for answer in answers] == [text.upper() for text in texts]
+    return answers
+
+
+def joins(servers: Sequence[Server]) -> bool:
+    """Ask; return whether items that came over several clients shared a batch."""
+    return any(answer.body["clients"] > 1 for answer in shout(servers))
+
+
+@contextmanager
+def waiting(site: Site, servers: Sequence[Server], cluster: Cluster, gate: Path) -> Iterator[list[Any]]:
+    """Have many requests open, which the model holds until the end."""
+    count = site.copies * site.processes * site.at_once
+    body = {"text": "held", "until": str(gate)}
+    with ThreadPoolExecutor(count) as askers:
+        try:
+            answers = []
+            for number, server in zip(range(count), cycle(servers), strict=False):
+                answers.append(askers.submit(server.ask, "/predict/shout", body))
+                # One after the other, or one process would take them all.
+                cluster.holds("shout", number + 1)
+            yield answers
+        finally:
+            gate.touch()
+
+
+def told(answer: Answer) -> tuple[int, str, str | None]:
+    """Return what an answer says of an error."""
+    assert answer.body["error"]
+    return answer.status, answer.body["code"], answer.headers["Retry-After"]
+
+
+def test_every_answer_is_its_own_and_batches_form_across_server_processes(
+    site: Site, servers: list[Server], cluster: Cluster
+) -> None:
+    until(lambda: joins(servers))
+    assert 2 <= cluster.clients() <= site.copies * site.processes
+
+
+def test_others_are_answered_while_many_wait(
+    site: Site, servers: list[Server], cluster: Cluster, tmp_path: Path
+) -> None:
+    if site.at_once == 1:
+        pytest.skip("its processes do one thing at a time")
+    with waiting(site, servers, cluster, tmp_path / "gate") as answers:
+        assert {server.ask("/ping").body for server in servers for _ in range(10)} == {"pong"}
+        assert not any(one.done() for one in answers)
+    assert [one.result().status for one in answers] == [200] * len(answers)
+
+
+@pytest.mark.parametrize(
+    ("topic", "item", "wanted"),
+    [
+        ("a,b", {}, (400, "bad_request", None)),
+        ("strange", {}, (404, "unknown_topic", None)),
+        ("full", {}, (429, "overloaded", "1")),
+        ("shout", {"fail": True}, (500, "model_failed", None)),
+    ],
+)
+def test_an_error_comes_out_by_the_table_at_once(
+    servers: list[Server], crowd: None, topic: str, item: Any, wanted: tuple[int, str, str | None]
+) -> None:
+    assert told(servers[0].ask(f"/predict/{topic}", item)) == wanted
+
+
+def test_an_error_at_the_deadline_comes_out_by_the_table(servers: list[Server], tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+    late = (servers[0], "/predict/shout", {"until": str(gate), "text": ""})
+    try:
+        answers = ask_all([late, (servers[0], "/predict/idle", {})])
+    finally:
+        gate.touch()
+    assert [told(one) for one in answers] == [(504, "deadline_exceeded", None), (503, "no_workers", None)]
+
+
+def test_server_processes_that_are_killed_in_the_midst_leave_no_client_behind(
+    site: Site, servers: list[Server], cluster: Cluster, tmp_path: Path
+) -> None:
+    with waiting(site, servers, cluster, tmp_path / "gate"):
+        for server in servers:
+            server.kill_processes()
+    cluster.is_left_by_all()
+    until(lambda: joins(servers))
+
+
+def test_a_reload_leaves_no_client_behind(site: Site, servers: list[Server], cluster: Cluster) -> None:
+    if not site.reload:
+        pytest.skip("it has no signal for that")
+    shout(servers)
+    for server in servers:
+        processes = server.family()
+        server.process.send_signal(site.reload)
+        assert not psutil.wait_procs(processes, PATIENCE)[1]
+    cluster.is_left_by_all()
+    until(lambda: joins(servers))
+
+
+def test_a_restart_leaves_no_client_behind(site: Site, servers: list[Server], cluster: Cluster) -> None:
+    shout(servers)
+    for server in servers:
+        server.stop(site.stop)
+    cluster.is_left_by_all()
+    for server in servers:
+        server.start()
+    until(lambda: joins(servers))
