@@ -8,6 +8,7 @@
 #   make chaos            real processes under faults
 #   make soak            a million requests of ten thousand clients: is all flat?
 #   make overload        more load than can be done, greedy and deaf clients: figures
+#   make peers            beside service_streamer, mosec, LitServe, batched: who is ahead?
 #   make fuzz             anything at all into decoders and cores, SECONDS=60
 #
 #   PYTHON=python3.12     another Python (3.11 or newer)
@@ -31,7 +32,7 @@ SOURCES := zbatch tests benchmarks examples tools
 COVERED := zbatch/core/*,zbatch/wire.py,zbatch/messages.py,zbatch/payload.py,zbatch/errors.py,zbatch/config.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-interop check lint types imports coverage newest simulate chaos soak overload fuzz bench dist clean demo-venv test-venv interop-venv
+.PHONY: help demo test test-interop check lint types imports coverage newest simulate chaos soak overload fuzz bench peers dist clean demo-venv test-venv interop-venv
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -87,6 +88,10 @@ fuzz: test-venv  ## anything at all into decoders and cores, for SECONDS=60, gui
 
 bench: test-venv  ## the loads of docs/performance.md, ours and the baselines interleaved (about 5 minutes)
 	$(TEST_PYTHON) -m benchmarks $(ARGS)
+
+peers: test-venv  ## zbatch beside its peers, each in an environment of its own, with ratios and a plot (about 25 minutes)
+	-@$(TEST_PYTHON) -m pip install --quiet matplotlib==3.11.2
+	$(TEST_PYTHON) -m benchmarks.peers --torch "$(TORCH)" $(ARGS)
 
 dist:  ## build wheel and sdist, install the wheel into an empty environment, answer one request
 	@$(MAKE_VENV) .venv-build -r requirements/build.txt

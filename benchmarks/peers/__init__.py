@@ -1,0 +1,1 @@
+"""zbatch beside other batchers, each in an environment of its own; see ../README.md."""

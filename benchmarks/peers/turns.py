@@ -1,0 +1,133 @@
+"""Run one load: like ``rounds.py``, but a peer that fails loses its own rows, not the others'.
+
+And who cannot sit still while it is not its turn is stopped until it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+
+import psutil
+
+from benchmarks import rounds
+from benchmarks.children import Failed
+from benchmarks.loads import Figure
+from benchmarks.peers.rows import ABOVE, RESTLESS, without
+from benchmarks.rounds import WARM, WARM_AGAIN, Generator, Outcome
+from benchmarks.rows import Contender, Load, Row
+
+TROUBLE = (Failed, OSError, subprocess.SubprocessError)
+"""What starting or asking somebody else's server may come to."""
+
+
+class Asked:
+    """A contender that runs, and the processes that belong to it."""
+
+    def __init__(self, generator: Generator, processes: Sequence[int]) -> None:
+        self.name = generator.name
+        self._generator, self._processes = generator, processes
+        self._is_restless = generator.name in RESTLESS
+
+    @contextmanager
+    def awake(self) -> Iterator[Generator]:
+        """Give the load generator for as long as it is this one's turn."""
+        self.wake()
+        try:
+            yield self._generator
+        finally:
+            self.still()
+
+    def wake(self) -> None:
+        """Let its processes run."""
+        self._signal(signal.SIGCONT)
+
+    def still(self) -> None:
+        """Stop its processes, if they cannot sit still."""
+        self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: signal.Signals) -> None:
+        if self._is_restless:
+            for process in self._processes:
+                # Each leads a group of its own, in which its children are.
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process, number)
+
+
+class Above(Outcome):
+    """A row that says how many milliseconds one takes above the other."""
+
+    @property
+    def ratios(self) -> list[float]:
+        """The difference of each round, in the place of its ratio."""
+        return [mine - theirs for mine, theirs in zip(self.figures, self.baseline, strict=True)]
+
+
+def run(
+    load: Load, turns: int, seconds: float, note: Callable[[str], None], fail: Callable[[str, str], None]
+) -> list[Outcome]:
+    """Measure a load and return its rows; ``fail`` is told who fell out, and why."""
+    figures: dict[str, list[Figure]] = {}
+    with ExitStack() as stack:
+        everyone = _start(load.contenders, stack, note, fail, load.name)
+        for turn in range(turns):
+            for one in list(everyone):
+                note(f"{load.name}: round {turn + 1} of {turns}, {one.name}")
+                try:
+                    with one.awake() as generator:
+                        measured = generator.measure(WARM_AGAIN if turn else WARM, seconds)
+                except TROUBLE as trouble:
+                    everyone.remove(one)
+                    fail(one.name, str(trouble))
+                else:
+                    figures.setdefault(one.name, []).append(measured)
+        note(f"{load.name}: stopping")
+    if load.ideal is not None:
+        figures["ideal"] = [Figure(load.ideal)] * turns
+    whole = {name for name, measured in figures.items() if len(measured) == turns}
+    absent = {one.name for one in load.contenders} - whole
+    return [outcome(row, figures) for row in without(load, absent).rows]
+
+
+def _start(
+    contenders: Sequence[Contender],
+    stack: ExitStack,
+    note: Callable[[str], None],
+    fail: Callable[[str, str], None],
+    name: str,
+) -> list[Asked]:
+    started: list[Asked] = []
+    for contender in contenders:
+        note(f"{name}: starting {contender.name}")
+        others = _children()
+        try:
+            generator = stack.enter_context(rounds.generator(contender))
+        except TROUBLE as trouble:
+            fail(contender.name, str(trouble))
+            continue
+        started.append(Asked(generator, sorted(_children() - others)))
+        # Called before the processes are asked to leave, which a stopped one would not hear.
+        stack.callback(started[-1].wake)
+    for one in started:
+        one.still()
+    return started
+
+
+def _children() -> set[int]:
+    return {process.pid for process in psutil.Process().children()}
+
+
+def outcome(row: Row, figures: Mapping[str, list[Figure]]) -> Outcome:
+    """Compare two contenders, round by round; a wrong answer of either is told."""
+    if row.measure == ABOVE:
+        made = rounds.outcome(dataclasses.replace(row, measure="p50"), dict(figures))
+        made = Above(**{one.name: getattr(made, one.name) for one in dataclasses.fields(made)})
+    else:
+        made = rounds.outcome(row, dict(figures))
+    wrong = sum(figure.wrong for name in (row.ours, row.against) for figure in figures[name])
+    return dataclasses.replace(made, wrong=wrong)
