@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import os
+import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from benchmarks import report
@@ -98,9 +105,7 @@ def test_an_environment_that_cannot_be_made_is_a_reason_and_no_error(
 def test_a_peer_that_does_not_start_loses_its_rows_and_not_the_others(tmp_path: Path) -> None:
     direct = Contender(rows.DIRECT, "direct", Setup("lone", 1, model="Brief", batch_size=1))
     again = dataclasses.replace(direct, name="again")
-    # No such item: its load generator ends before it is ready.
-    broken = Contender(MOSEC, "ours_that_is_not_there", direct.setup)
-    broken = dataclasses.replace(broken, module="direct", setup=dataclasses.replace(direct.setup, model="No"))
+    broken = Contender(MOSEC, "direct", dataclasses.replace(direct.setup, model="No"))
     load = Load("load", (direct, broken, again), (Row("a", "again", rows.DIRECT), Row("b", "again", MOSEC)))
     fallen: list[tuple[str, str]] = []
     outcomes = turns.run(load, 1, 0.1, lambda _: None, lambda who, why: fallen.append((who, why)))
@@ -164,21 +169,47 @@ def test_what_is_no_success_of_known_length_is_refused(answer: bytes) -> None:
 @pytest.mark.live
 def test_the_http_load_generator_tells_an_answer_that_is_not_its_own() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        echo = threading.Thread(target=_echo_upside_down, args=[listener], daemon=True)
-        echo.start()
+        server = threading.Thread(target=_answer_other, args=[listener], daemon=True)
+        server.start()
         endpoint = f"http://127.0.0.1:{listener.getsockname()[1]}/"
         asked = [(http.post(endpoint, text), text) for text in (b"own", b"other")]
         front = http.Front(endpoint, asked, http.is_own_text)
         figure = http.measure(Setup("connections", 1), front, 0.0, 0.2)
-        echo.join(30)
+        server.join(30)
     assert figure.answers > 2
     # The first of two is answered with the other's body.
     assert abs(figure.wrong - figure.answers / 2) <= 1
 
 
-def _echo_upside_down(listener: socket.socket) -> None:
+@pytest.mark.live
+def test_who_is_stopped_ends_when_the_benchmark_is_killed() -> None:
+    asleep = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    try:
+        os.killpg(asleep.pid, signal.SIGSTOP)
+        waker = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.peers.waker"], stdin=subprocess.PIPE, text=True
+        )
+        wait_for(lambda: state_of(asleep.pid) == psutil.STATUS_STOPPED)
+        waker.communicate(f"{asleep.pid}\n", timeout=30)
+        assert asleep.wait(30) == -signal.SIGTERM
+    finally:
+        asleep.kill()
+        asleep.wait()
+
+
+def state_of(process: int) -> str:
+    return psutil.Process(process).status()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    patience = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < patience
+        time.sleep(0.01)
+
+
+def _answer_other(listener: socket.socket) -> None:
     plug, _ = listener.accept()
     with plug:
-        while asked := plug.recv(1 << 16):
-            body = b"other" if asked.endswith((b"own", b"other")) else b""
-            plug.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        while plug.recv(1 << 16):
+            plug.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother")

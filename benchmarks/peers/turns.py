@@ -10,15 +10,19 @@ import dataclasses
 import os
 import signal
 import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import psutil
 
 from benchmarks import rounds
-from benchmarks.children import Failed
+from benchmarks.children import Failed, child
 from benchmarks.loads import Figure
 from benchmarks.peers.rows import ABOVE, RESTLESS, without
+from benchmarks.peers.waker import DONE
 from benchmarks.rounds import WARM, WARM_AGAIN, Generator, Outcome
 from benchmarks.rows import Contender, Load, Row
 
@@ -31,8 +35,8 @@ class Asked:
 
     def __init__(self, generator: Generator, processes: Sequence[int]) -> None:
         self.name = generator.name
-        self._generator, self._processes = generator, processes
-        self._is_restless = generator.name in RESTLESS
+        self._generator = generator
+        self.stopped = processes if generator.name in RESTLESS else ()
 
     @contextmanager
     def awake(self) -> Iterator[Generator]:
@@ -52,11 +56,10 @@ class Asked:
         self._signal(signal.SIGSTOP)
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._is_restless:
-            for process in self._processes:
-                # Each leads a group of its own, in which its children are.
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process, number)
+        for process in self.stopped:
+            # Each leads a group of its own, in which its children are.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process, number)
 
 
 class Above(Outcome):
@@ -75,6 +78,7 @@ def run(
     figures: dict[str, list[Figure]] = {}
     with ExitStack() as stack:
         everyone = _start(load.contenders, stack, note, fail, load.name)
+        stack.enter_context(_stilled(everyone))
         for turn in range(turns):
             for one in list(everyone):
                 note(f"{load.name}: round {turn + 1} of {turns}, {one.name}")
@@ -111,11 +115,28 @@ def _start(
             fail(contender.name, str(trouble))
             continue
         started.append(Asked(generator, sorted(_children() - others)))
-        # Called before the processes are asked to leave, which a stopped one would not hear.
-        stack.callback(started[-1].wake)
-    for one in started:
-        one.still()
     return started
+
+
+@contextmanager
+def _stilled(everyone: Sequence[Asked]) -> Iterator[None]:
+    """Stop who cannot sit still; all of them go on at the end; if this process is killed, they end."""
+    with tempfile.TemporaryDirectory(prefix="zbench-") as folder:
+        command = [sys.executable, "-m", "benchmarks.peers.waker"]
+        with child(command, Path(folder) / "waker.log", piped=True) as waker:
+            assert waker.stdin is not None
+            for process in (process for one in everyone for process in one.stopped):
+                waker.stdin.write(f"{process}\n")
+            for one in everyone:
+                one.still()
+            try:
+                yield
+            finally:
+                # Now, before they are asked to leave, which a stopped one would not hear.
+                for one in everyone:
+                    one.wake()
+                with contextlib.suppress(OSError):
+                    waker.stdin.write(f"{DONE}\n")
 
 
 def _children() -> set[int]:
