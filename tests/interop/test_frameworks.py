@@ -14,7 +14,7 @@ import pytest
 
 from tests.interop.conftest import ROOM, Cluster
 from tests.interop.sites import SITES, Site
-from tests.interop.web import ASKERS, Answer, Server, ask_all, free_port
+from tests.interop.web import Answer, Server, ask_all, free_port, joins, shout
 from tests.live.shell import PATIENCE, until
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
@@ -47,24 +47,6 @@ def crowd(cluster: Cluster) -> Iterator[None]:
     for future in futures:
         future.cancel()
     until(lambda: cluster.unfinished("full") == 0)
-
-
-def shout(servers: Sequence[Server]) -> list[Answer]:
-    """Ask all servers at once, and see that each answer is its asker's."""
-    texts = [f"item {number}" for number in range(ASKERS)]
-    asked = [
-        (server, "/predict/shout", {"text": text})
-        for server, text in zip(cycle(servers), texts, strict=False)
-    ]
-    answers = ask_all(asked)
-    assert [answer.status for answer in answers] == [200] * ASKERS, answers
-    assert [answer.body["text"] for answer in answers] == [text.upper() for text in texts]
-    return answers
-
-
-def joins(servers: Sequence[Server]) -> bool:
-    """Ask; return whether items that came over several clients shared a batch."""
-    return any(answer.body["clients"] > 1 for answer in shout(servers))
 
 
 @contextmanager

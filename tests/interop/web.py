@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from email.message import Message
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,24 @@ def ask_all(asked: Sequence[tuple[Server, str, Any]]) -> list[Answer]:
     """POST all bodies at once, each over a connection of its own; return the answers in order."""
     with ThreadPoolExecutor(len(asked)) as askers:
         return list(askers.map(lambda one: one[0].ask(one[1], one[2]), asked, timeout=PATIENCE))
+
+
+def shout(servers: Sequence[Server]) -> list[Answer]:
+    """Ask all servers at once, and see that each answer is its asker's."""
+    texts = [f"item {number}" for number in range(ASKERS)]
+    asked = [
+        (server, "/predict/shout", {"text": text})
+        for server, text in zip(cycle(servers), texts, strict=False)
+    ]
+    answers = ask_all(asked)
+    assert [answer.status for answer in answers] == [200] * ASKERS, answers
+    assert [answer.body["text"] for answer in answers] == [text.upper() for text in texts]
+    return answers
+
+
+def joins(servers: Sequence[Server]) -> bool:
+    """Ask; return whether items that came over several clients shared a batch."""
+    return any(answer.body["clients"] > 1 for answer in shout(servers))
 
 
 def free_port() -> int:
