@@ -29,7 +29,7 @@ from zbatch.core.calls import Action, Answered, Call, Finished, Shown
 from zbatch.core.client import ClientCore
 from zbatch.errors import BrokerUnreachable, ClientClosed, ZbatchError, from_fault, to_fault
 from zbatch.futures import undecodable, unpack
-from zbatch.lines import Lines, broken_down, new_core, no_status, not_opened
+from zbatch.lines import Askers, Lines, broken_down, new_core, no_status, not_opened
 from zbatch.messages import Fault
 from zbatch.security import Keys, where_asked
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
@@ -231,10 +231,13 @@ class AsyncZClient(Generic[In, Out]):
         Raises :class:`BrokerUnreachable` when none answers in time.
         """
         self._line.bind()
+        answer = self._line.ask_status()
         try:
-            shown: dict[str, Any] = json.loads(await asyncio.wait_for(self._line.ask_status(), timeout))
+            shown: dict[str, Any] = json.loads(await asyncio.wait_for(answer, timeout))
         except TimeoutError:
             raise self._line.no_status(timeout) from None
+        finally:
+            self._line.ask_no_more(answer)
         return shown
 
     async def close(self) -> None:
@@ -277,7 +280,7 @@ class _LoopLine:
         self._turn: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
-        self._asked: list[asyncio.Future[bytes]] = []
+        self._askers: Askers[asyncio.Future[bytes]] = Askers()
         self._retired = False
 
     def bind(self) -> asyncio.AbstractEventLoop:
@@ -325,12 +328,16 @@ class _LoopLine:
 
     def ask_status(self) -> asyncio.Future[bytes]:
         """Return what will be the broker's snapshot."""
-        assert self._core is not None and self._loop is not None
+        assert self._loop is not None
         answer: asyncio.Future[bytes] = self._loop.create_future()
-        self._asked.append(answer)
-        self._perform(self._core.ask_status(time.monotonic()))
+        self._askers.add(answer)
         self._call_soon()
         return answer
+
+    def ask_no_more(self, answer: asyncio.Future[bytes]) -> None:
+        """Have nobody wait for this snapshot any longer."""
+        self._askers.withdraw(answer)
+        self._call_soon()
 
     def retire(self) -> None:
         """Close when nothing is open any more: the client object is gone, its futures may not be.
@@ -363,7 +370,7 @@ class _LoopLine:
         if not loop.is_closed():
             closed = to_fault(ClientClosed("the client was closed before this request had an outcome"))
             self._perform(core.stop(closed))
-            for answer in self._asked:
+            for answer in self._askers.clear():
                 if not answer.done():
                     answer.set_exception(ClientClosed("the client was closed before the broker answered"))
             linger = GOODBYE
@@ -424,11 +431,18 @@ class _LoopLine:
         """Send what was submitted, read what has come, set the timer."""
         now = time.monotonic()
         self._perform(core.flush(now))
+        if self._askers.is_due:
+            self._askers.ask()
+            self._perform(core.ask_status(now))
+        elif not self._askers.is_open:
+            core.forget_status()
         due = core.wakeup()
         if due is not None and due <= now:
             self._perform(core.tick(now))
         # The descriptor is edge-triggered, and sending may have swallowed its signal: read after sending.
         self._read(core)
+        if self._askers.is_due:
+            self._call_soon()
         if self._retired and core.is_idle:
             self._leave()
             return
@@ -483,8 +497,7 @@ class _LoopLine:
                 send(self._socket(action.peer), action.message, action.frames)
                 has_sent = True
             elif isinstance(action, Shown):
-                asked, self._asked = self._asked, []
-                for answer in asked:
+                for answer in self._askers.answer():
                     if not answer.done():
                         answer.set_result(action.snapshot)
             else:

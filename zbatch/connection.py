@@ -24,7 +24,7 @@ from zbatch.core.client import ClientCore
 from zbatch.errors import ClientClosed, ZbatchError, to_fault
 from zbatch.futures import CLOSED, UNFINISHED, Future, Line, settle
 from zbatch.helm import Helm
-from zbatch.lines import Lines, broken_down, new_core, no_status, not_opened
+from zbatch.lines import Askers, Lines, broken_down, new_core, no_status, not_opened
 from zbatch.security import Keys
 from zbatch.sockets import busy_poll, connect, decode, is_green, is_readable, make_poller, receive, send
 
@@ -54,7 +54,7 @@ class Connection(Line):
         """Have nothing to carry, and nobody at the helm."""
         super().renew()
         self._helm = Helm(self._carry_all, self._is_needed)
-        self._asked: list[_Answer] = []
+        self._askers: Askers[_Answer] = Askers()
         self._waiting: list[None] = []
         """One for each thread that waits while another is at the helm."""
         self._is_quick = False
@@ -65,7 +65,6 @@ class Connection(Line):
 
     def _forget(self) -> None:
         """Have no core and no sockets; the next one at the helm makes them."""
-        self._asking_status = False
         self._context: zmq.Context[Any] | None = None
         self._sockets: dict[bytes, zmq.Socket[bytes]] = {}
         self._core: ClientCore | None = None
@@ -120,11 +119,11 @@ class Connection(Line):
         if self._core is None:
             self._adapt()
         answer = _Answer()
-        self._asked.append(answer)
+        self._askers.add(answer)
         self._call_carrier()
         if not answer.came.wait(timeout):
-            with contextlib.suppress(ValueError):
-                self._asked.remove(answer)
+            self._askers.withdraw(answer)
+            self._call_carrier()
             raise no_status(self._endpoints, self._keys, timeout)
         if not answer.snapshot:
             raise ClientClosed(self._unfinished())
@@ -194,7 +193,7 @@ class Connection(Line):
 
     def _has_orders(self) -> bool:
         """Return whether callers left something to be done."""
-        return bool(self._pending or self._cancelled or (self._asked and not self._asking_status))
+        return bool(self._pending or self._cancelled or self._askers.is_due)
 
     def _carry_all(self) -> None:
         """Carry calls in the helm's own thread, until nothing is open."""
@@ -270,9 +269,11 @@ class Connection(Line):
         actions = core.flush(now)
         while self._cancelled:
             actions += core.cancel(self._cancelled.popleft(), now)
-        if self._asked and not self._asking_status:
-            self._asking_status = True
+        if self._askers.is_due:
+            self._askers.ask()
             actions += core.ask_status(now)
+        elif not self._askers.is_open:
+            core.forget_status()
         if actions:
             self._perform(actions)
 
@@ -298,9 +299,7 @@ class Connection(Line):
                 # A full pipe is a lost message: the next beat finds out, and it is sent again.
                 send(self._socket(action.peer), action.message, action.frames)
             elif isinstance(action, Shown):
-                self._asking_status = False
-                asked, self._asked = self._asked, []
-                for answer in asked:
+                for answer in self._askers.answer():
                     answer.snapshot = action.snapshot
                     answer.came.set()
             else:
@@ -365,8 +364,7 @@ class Connection(Line):
             self._let_go(GOODBYE)
 
     def _let_go(self, linger: int) -> None:
-        asked, self._asked = self._asked, []
-        for answer in asked:
+        for answer in self._askers.clear():
             answer.came.set()
         for socket in self._sockets.values():
             socket.close(linger)

@@ -11,6 +11,7 @@ import os
 import platform
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
 from zbatch.config import Timing
@@ -19,6 +20,7 @@ from zbatch.errors import BrokerUnreachable, ZbatchError
 from zbatch.security import Keys
 
 L = TypeVar("L")
+A = TypeVar("A")
 
 
 class Lines(Generic[L]):
@@ -51,6 +53,52 @@ class Lines(Generic[L]):
     def _begin_in_child(self) -> None:
         for line in list(self._living):
             self._after_fork(line)
+
+
+class Askers(Generic[A]):
+    """Those who wait for a broker's snapshot.
+
+    One question is open at a time.  Its answer is for those who were there when it was asked: to who came
+    later it could tell of a time before.
+    """
+
+    def __init__(self) -> None:
+        self._new: list[A] = []
+        self._heard: list[A] = []
+        """Those whom the answer to the open question is for."""
+
+    def add(self, asker: A) -> None:
+        """Have one more wait."""
+        self._new.append(asker)
+
+    def withdraw(self, asker: A) -> None:
+        """Have one wait no longer."""
+        for askers in (self._new, self._heard):
+            with suppress(ValueError):
+                askers.remove(asker)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a question is to be asked now."""
+        return bool(self._new and not self._heard)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody waits for the answer to one that was asked."""
+        return bool(self._heard)
+
+    def ask(self) -> None:
+        """Have the question that is asked now be that of all who are here."""
+        self._heard, self._new = self._new, []
+
+    def answer(self) -> list[A]:
+        """Return those whom an answer is for; they wait no longer."""
+        answered, self._heard = list(self._heard), []
+        return answered
+
+    def clear(self) -> list[A]:
+        """Return all of them; nobody waits any longer."""
+        return self.answer() + [self._new.pop() for _ in range(len(self._new))]
 
 
 def new_core(endpoints: Sequence[str], timing: Timing, keys: Keys | None, *, retry: bool) -> ClientCore:

@@ -380,6 +380,22 @@ def test_a_status_that_does_not_come_is_asked_for_again_each_beat() -> None:
     assert core.tick(2.0) == []
 
 
+def test_a_status_is_asked_for_once_although_nothing_was_said_for_long() -> None:
+    core = connected()
+    assert core.ask_status(50.0) == [Send(FIRST, StatusAsk(conn(1), 2, 1))]
+    assert core.tick(50.0) == [Send(FIRST, Beat(conn(1), 3, 1, [], 1))]
+    assert core.wakeup() == 51.0
+
+
+def test_a_status_that_nobody_waits_for_is_not_asked_for_again() -> None:
+    core = connected()
+    core.ask_status(0.0)
+    core.forget_status()
+    assert core.is_idle
+    assert core.tick(1.0) == []
+    assert core.handle(FIRST, Status(conn(1), 2, 2, b"late"), [], 1.1) == []
+
+
 def test_a_second_answer_is_not_taken_for_that_to_the_next_question() -> None:
     core = connected()
     core.ask_status(0.0)

@@ -325,3 +325,19 @@ def test_an_item_that_cannot_travel_is_named_by_its_place_among_several(client: 
         client.predict([1, {"p": [object()]}])
     with pytest.raises(TypeError, match=r"^item\['p'\] is a builtins\.object"):
         client.predict([{"p": object()}])
+
+
+def test_a_client_whose_status_never_came_leaves_nothing_when_it_is_dropped() -> None:
+    before = psutil.Process().num_fds()
+    for _ in range(3):
+        with pytest.raises(BrokerUnreachable):
+            ZClient[Any, Any](NOBODY).status(timeout=0.1)
+    gc.collect()
+    until(lambda: not any(one.name == "zbatch-client" for one in threading.enumerate()))
+    until(lambda: psutil.Process().num_fds() <= before)
+
+
+def test_askers_in_many_threads_all_get_a_status(client: ZClient[Any, Any]) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        shown = list(pool.map(lambda _: client.status(timeout=PATIENCE), range(200)))
+    assert all("topics" in one for one in shown)

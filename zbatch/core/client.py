@@ -103,6 +103,8 @@ class ClientCore:
         self._asked_status = False
         self._status_since = (b"", 0)
         """The connection, and the number on it, of the first question that an answer may be for."""
+        self._status_again = 0.0
+        """When the question is repeated."""
 
     # --- what the body calls -----------------------------------------------------------------------
 
@@ -180,9 +182,9 @@ class ClientCore:
         session = self._brokers.asked
         if now >= session.speaks and (self._groups or self._beat_owed or self._asked_status):
             actions.append(self._beat(session, now) if session.welcomed else self._hello(now))
-            if self._asked_status and session.welcomed:
-                # Unlike a request it is named in no beat; lost, it would be waited for in vain, and for ever.
-                actions += self.ask_status(now)
+        if self._asked_status and session.welcomed and now >= self._status_again:
+            # Unlike a request it is named in no beat; lost, it would be waited for in vain, and for ever.
+            actions.append(self._question(session, now))
         return actions
 
     def wakeup(self) -> float | None:
@@ -190,6 +192,8 @@ class ClientCore:
         times = [self._deadlines.next(), self._later[0][0] if self._later else None]
         if self._groups or self._beat_owed or self._asked_status:
             times.append(self._brokers.asked.speaks)
+        if self._asked_status and self._brokers.asked.welcomed:
+            times.append(self._status_again)
         times += [session.speaks for session in self._brokers.left]
         return min((time for time in times if time is not None), default=None)
 
@@ -217,16 +221,17 @@ class ClientCore:
         return [Send(session.peer, Cancel(*session.stamp(), ids))]
 
     def ask_status(self, now: float) -> list[Action]:
-        """Ask the broker how it is."""
-        session = self._brokers.asked
-        is_first = not self._asked_status
+        """Ask the broker how it is; one question is open at a time."""
         self._asked_status = True
+        session = self._brokers.asked
         if not session.welcomed:
             return []
-        question = StatusAsk(*session.stamp())
-        if is_first or self._status_since[0] != session.conn:
-            self._status_since = (session.conn, question.number)
-        return [Send(session.peer, question)]
+        self._status_since = (session.conn, session.sent + 1)
+        return [self._question(session, now)]
+
+    def forget_status(self) -> None:
+        """Wait no longer for the answer to that."""
+        self._asked_status = False
 
     def open_calls(self) -> list[Call]:
         """Return every call without an outcome."""
@@ -476,6 +481,10 @@ class ClientCore:
         if self._asked_status:
             actions += self.ask_status(now)
         return actions
+
+    def _question(self, session: Session, now: float) -> Send:
+        self._status_again = now + self._timing.beat
+        return Send(session.peer, StatusAsk(*session.stamp()))
 
     def _on_status(self, status: Status) -> list[Action]:
         conn, number = self._status_since
