@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import sys
 import threading
 import time
+import types
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from zbatch.model import Context, ManagedModel, wrap
 from zbatch.runner import Runner, Work
@@ -19,9 +24,14 @@ class Once(ManagedModel):
 
     idempotent = False
     version = "7"
+    example = "an item"
+    closed = 0
 
     def init_model(self) -> None:
-        self.example = "made with the model"
+        self.signature = object()
+
+    def close(self) -> None:
+        Once.closed += 1
 
     def predict(self, batch: list[Any]) -> list[Any]:
         return batch
@@ -31,8 +41,20 @@ def test_what_a_managed_model_says_of_itself_is_heard(tmp_path: Path) -> None:
     path = tmp_path / "model"
     Given(Once, 8, 0.1, 1, []).write(path)
     model = wrap(Spawned, {"path": str(path)}, Context())
-    assert (model.idempotent, model.example) == (False, "made with the model")
-    assert model.facts().version == "7"
+    assert (model.idempotent, model.example) == (False, "an item")
+    assert (model.facts().version, model.facts().signature) == ("7", b"")
+    model.close()
+    assert Once.closed == 1
+
+
+def test_where_a_model_is_to_be_found_is_seen_however_deep_it_lies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    main = types.ModuleType("__main__")
+    exec("def predict(more, batch): return batch", main.__dict__)
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    with pytest.raises(TypeError, match="where no other process can import it from"):
+        Given(functools.partial(main.predict, 1), 8, 0.1, 1, []).write(tmp_path / "model")
 
 
 def test_a_batch_is_given_more_time_until_its_lease_reaches_its_deadline() -> None:

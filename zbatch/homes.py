@@ -62,6 +62,9 @@ def _lock(home: Path, flags: int = 0) -> int | None:
             return lock
     except (BlockingIOError, FileNotFoundError):
         pass
+    except BaseException:
+        os.close(lock)
+        raise
     os.close(lock)
     return None
 

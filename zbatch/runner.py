@@ -97,7 +97,8 @@ def _running() -> _Run | None:
     run = _own.get()
     if run is not None:
         return run
-    return _runs[0] if len(_runs) == 1 else None
+    runs = _runs.copy()  # another thread may end one meanwhile
+    return runs[0] if len(runs) == 1 else None
 
 
 class Runner:

@@ -298,7 +298,8 @@ def busy_poll(sockets: Sequence[zmq.Socket[bytes]], until: float) -> bool:
 def is_green() -> bool:
     """Return whether gevent took the place of this process's blocking calls: threads are greenlets then."""
     monkey = sys.modules.get("gevent.monkey")
-    return monkey is not None and bool(monkey.is_module_patched("select"))
+    # Only with both: greenlets that wait for each other at real locks would all stand still.
+    return monkey is not None and all(map(monkey.is_module_patched, ("select", "threading")))
 
 
 def make_poller() -> zmq.Poller:

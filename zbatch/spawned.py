@@ -11,6 +11,7 @@ import math
 import operator
 import os
 import pickle
+import pickletools
 import sys
 import threading
 import time
@@ -28,8 +29,12 @@ from zbatch.runner import current_batch, progress
 
 CUDA = "CUDA_VISIBLE_DEVICES"
 
-SAYS = ("example", "idempotent", "version", "signature", "close")
-"""What a model may say of itself, and is asked by the worker, beside ``predict``."""
+SAYS = ("example", "idempotent", "version", "signature")
+"""What a model's class may say of itself.  What ``init_model`` gives such a name means something else in code
+that is older."""
+
+MAINS = frozenset({"__main__", "__mp_main__"})
+"""What the main script is called here, and where it was imported again."""
 
 PLAIN = frozenset({int, float, str, bytes, bool, type(None)})
 """What holds no array; long lists of it (tokens) are passed over fast."""
@@ -43,13 +48,14 @@ class Spawned:
 
     def __init__(self, path: str) -> None:
         self._path = path
+        self._over = threading.Event()
         self._predict: Callable[[list[Any]], Sequence[Any]]
+        self._close: Callable[[], object] | None = None
 
     def setup(self, context: Context) -> None:
         """Load what was written, for this of the model processes; raises what the user's code raises."""
         # A thread, whatever the main script does to threads when it is imported (gevent's patch).
-        never = threading.Event()
-        threading.Thread(target=keep_lease, args=(never,), name="zbatch-lease", daemon=True).start()
+        threading.Thread(target=keep_lease, args=(self._over,), name="zbatch-lease", daemon=True).start()
         with open(self._path, "rb") as stream:
             preparation, visible, devices = pickle.load(stream)
             # Before anything is imported that may count GPUs.
@@ -73,8 +79,9 @@ class Spawned:
             model.init_model(*args, **kwargs)
             target = model.predict
             for name in SAYS:
-                if hasattr(model, name):
+                if hasattr(type(model), name):
                     setattr(self, name, getattr(model, name))
+            self._close = getattr(model, "close", None)
         self._predict = target
 
     def predict(self, batch: list[Any]) -> Sequence[Any]:
@@ -85,9 +92,15 @@ class Spawned:
         # Without NumPy no item holds an array.
         return self._predict([_writable(item) for item in batch] if "numpy" in sys.modules else batch)
 
+    def close(self) -> None:
+        """Let the model release what it holds."""
+        self._over.set()
+        if self._close is not None:
+            self._close()
+
 
 def keep_lease(over: threading.Event, every: float = RENEW) -> None:
-    """Renew the lease of whatever batch runs, until ``over``, while somebody waits for it.
+    """Renew the lease of whatever batch runs, until ``over``, up to its last deadline.
 
     service_streamer knew no lease: who set a timeout of an hour may have a batch that takes as long.
     """
@@ -135,7 +148,6 @@ class Given:
 
         Raises ``TypeError`` for what other processes cannot load.
         """
-        head = pickle.dumps((_preparation(), os.environ.get(CUDA), list(self.devices)))
         name = getattr(self.target, "__qualname__", type(self.target).__qualname__)
         try:
             body = pickle.dumps((self.target, tuple(self.args), dict(self.kwargs)))
@@ -148,11 +160,13 @@ class Given:
                 "a method of an object that can be pickled"
             )
             raise TypeError(f"{name} cannot be sent to a model process: {hint} ({error})") from None
-        if _home_of(self.target) in ("__main__", "__mp_main__") and not _main():
+        main = _main() if _names_main(body) else {}
+        if main is None:
             raise TypeError(
                 f"{name} cannot be sent to a model process: it is defined where no other process can import "
                 "it from (a notebook, a console, -c, a package's __main__.py); write it into a module"
             )
+        head = pickle.dumps((_preparation() | main, os.environ.get(CUDA), list(self.devices)))
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(descriptor, "wb") as stream:
             stream.write(head)
@@ -202,23 +216,21 @@ def _preparation() -> dict[str, Any]:
         "sys_path": [one or os.getcwd() for one in sys.path],
         "sys_argv": sys.argv,
         "orig_dir": os.getcwd(),
-        **_main(),
     }
 
 
-def _main() -> dict[str, str]:
-    """Return how multiprocessing may import the main script again; nothing, where it cannot."""
+def _main() -> dict[str, str] | None:
+    """Return how multiprocessing may import the main script again; None, where it cannot."""
     main = sys.modules["__main__"]
     name = getattr(getattr(main, "__spec__", None), "name", None)
     path = getattr(main, "__file__", None)
     if name is not None:
         # It leaves the main module of a package or a folder alone.
-        return {} if name.rpartition(".")[2] == "__main__" else {"init_main_from_name": name}
+        return None if name.rpartition(".")[2] == "__main__" else {"init_main_from_name": name}
     # A script that is read from stdin names a file, too.
-    return {"init_main_from_path": str(Path(path).absolute())} if path and Path(path).is_file() else {}
+    return {"init_main_from_path": str(Path(path).absolute())} if path and Path(path).is_file() else None
 
 
-def _home_of(target: Callable[..., Any]) -> str:
-    """Return the module of a function or class, or of the class of an object or a method's object."""
-    owner = getattr(target, "__self__", target)
-    return str(getattr(owner, "__module__", None) or type(owner).__module__)
+def _names_main(pickled: bytes) -> bool:
+    """Return whether something that was pickled is to be found in the main script."""
+    return any(word in MAINS for _, word, _ in pickletools.genops(pickled) if type(word) is str)

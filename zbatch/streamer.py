@@ -192,8 +192,8 @@ class Streamer(_Streamer):
             left = until - time.monotonic()
             if left <= 0:
                 raise TimeoutError(
-                    f"{ready} of {self._worker_num} workers are ready after {timeout} s; give worker_timeout "
-                    "the seconds that one takes to load"
+                    f"{ready} of {self._worker_num} workers are ready after {timeout:g} s; give "
+                    "worker_timeout the seconds that one takes to load"
                 )
             try:
                 topics = self._client.status(timeout=left)["topics"]
