@@ -20,7 +20,7 @@ SIDE = 224
 
 app = Flask(__name__)
 app.config["MAX_CONTENT_LENGTH"] = 10_000_000
-client = ZClient[npt.NDArray[np.uint8], list[tuple[str, float]]]("tcp://127.0.0.1:5555", topic="images")
+client = ZClient[npt.NDArray[np.uint8], list[tuple[str, float]]]("tcp://127.0.0.1:7000", topic="images")
 
 
 def pixels(file: IO[bytes]) -> npt.NDArray[np.uint8]:

@@ -24,7 +24,7 @@ def photo(name: str) -> Path:
 
 def main() -> None:
     """Print both answers."""
-    broker = "127.0.0.1:5555"
+    broker = "127.0.0.1:7000"
     infilling, images = ZStreamer(broker, topic="infilling"), ZStreamer(broker, topic="images")
     with photo("flower.jpg").open("rb") as file:
         asked: list[Any] = [infilling.submit([SENTENCE]), images.submit([pixels(file)])]

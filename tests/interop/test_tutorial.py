@@ -44,7 +44,7 @@ WORKER = (
     "zbatch worker examples/bert_model.py:ManagedBertModel --backend tcp://127.0.0.2:7001 --batch-size 64"
 )
 GUNICORN = "gunicorn -c examples/gunicorn_conf.py examples.gunicorn_example:app"
-IMAGES = "zbatch serve examples/image_model.py:ImageClassifier --topic images"
+IMAGES = "zbatch serve examples/image_model.py:ImageClassifier --topic images --frontend tcp://127.0.0.1:7000"
 CLASSIFIER = "python examples/image_classifier.py"
 
 CURLS = [line.strip() for line in README.splitlines() if line.startswith("    curl -X POST")]
@@ -76,7 +76,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
 
     yield start
     for process in running:
-        stop(process)
+        if process.poll() is None:
+            stop(process)
 
 
 @pytest.fixture(scope="module")
@@ -248,7 +249,8 @@ def answers(process: subprocess.Popen[bytes], url: str, log: Path) -> bool:
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:
-    """End a process as Ctrl-C does, and see that it ends."""
+    """End a process that runs until it is told to leave, and see that it ends."""
+    assert process.poll() is None, f"{process.args!r} has ended with {process.returncode}"
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(PATIENCE)
