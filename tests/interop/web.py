@@ -63,10 +63,9 @@ class Server:
         until(self.answers)
 
     def answers(self) -> bool:
-        """Return whether it takes connections; fail if it ended instead."""
+        """Return whether it listens itself, whoever else may on this port; fail if it ended instead."""
         assert self.process.poll() is None, self.log.read_text()
-        with socket.socket() as knock:
-            return knock.connect_ex(("127.0.0.1", self.port)) == 0
+        return any(listens(one, self.port) for one in [psutil.Process(self.process.pid), *self.family()])
 
     def ask(self, path: str, body: Any = None) -> Answer:
         """POST a body as JSON, or GET where there is none."""
@@ -122,6 +121,15 @@ def is_server(process: psutil.Process) -> bool:
         return "resource_tracker" not in " ".join(process.cmdline())
     except psutil.NoSuchProcess:
         return False
+
+
+def listens(process: psutil.Process, port: int) -> bool:
+    """Return whether a process takes connections at a port."""
+    try:
+        ends = process.net_connections("inet")
+    except psutil.NoSuchProcess:
+        return False
+    return any(one.status == psutil.CONN_LISTEN and one.laddr.port == port for one in ends)
 
 
 def ask_all(asked: Sequence[tuple[Server, str, Any]]) -> list[Answer]:
