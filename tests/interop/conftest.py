@@ -18,9 +18,8 @@ MODEL = f"{ROOT}/tests/interop/models.py:Gathering"
 ROOM = 200
 """Items that may wait in a topic: more than are ever asked for at once, few enough to fill."""
 
-
-MINUTES = 180.0
-"""Guards against hanging: a client that was killed with nothing open is forgotten after one."""
+FORGOTTEN = 180.0
+"""Seconds until the broker has forgotten a client that died with nothing open: one minute, and room."""
 
 
 class Cluster:
@@ -52,7 +51,7 @@ class Cluster:
 
     def is_left_by_all(self) -> None:
         """Wait until the broker knows no client any more."""
-        end = time.monotonic() + MINUTES
+        end = time.monotonic() + FORGOTTEN
         while self.clients():
             assert time.monotonic() < end, self.client.status()
             time.sleep(0.05)

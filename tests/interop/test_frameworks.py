@@ -17,7 +17,7 @@ from tests.interop.sites import SITES, Site
 from tests.interop.web import Answer, Server, ask_all, free_port, joins, shout
 from tests.live.shell import PATIENCE, until
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 
 @pytest.fixture(scope="module", params=SITES, ids=lambda site: str(site.name))

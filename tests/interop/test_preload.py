@@ -11,7 +11,7 @@ from tests.interop.sites import GEVENT, THREADS, gunicorn
 from tests.interop.web import Server, joins, shout
 from tests.live.shell import until
 
-pytestmark = pytest.mark.live
+pytestmark = [pytest.mark.live, pytest.mark.timeout(600)]
 
 
 @pytest.mark.parametrize("options", [THREADS, GEVENT], ids=["gthread", "gevent"])

@@ -84,8 +84,12 @@ class Server:
         return Answer(response.status, response.headers, json.loads(text) if is_json else text)
 
     def family(self) -> list[psutil.Process]:
-        """Return the processes below it that may answer."""
-        return [one for one in psutil.Process(self.process.pid).children(recursive=True) if is_server(one)]
+        """Return the processes below it that may answer; it may have ended."""
+        try:
+            below = psutil.Process(self.process.pid).children(recursive=True)
+        except psutil.NoSuchProcess:
+            return []
+        return [one for one in below if is_server(one)]
 
     def stop(self, number: int) -> None:
         """End it by a signal, and see that all that it started ends."""
@@ -100,6 +104,7 @@ class Server:
         if not family:
             self.kill()
             self.start()
+            return
         for one in family:
             one.kill()
         assert not psutil.wait_procs(family, PATIENCE)[1]
