@@ -7,9 +7,11 @@ import asyncio
 import json
 import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 from tornado.httpserver import HTTPServer
+from tornado.iostream import StreamClosedError
 from tornado.netutil import bind_sockets
 from tornado.web import Application, RequestHandler
 
@@ -19,12 +21,19 @@ from zbatch import AsyncZClient, ZbatchError
 class Predict(RequestHandler):
     """Answers for one item."""
 
+    def prepare(self) -> None:
+        """Be known as open until the answer is out."""
+        task: Any = asyncio.current_task()
+        self.settings["requests"].add(task)
+        task.add_done_callback(self.settings["requests"].discard)
+
     async def post(self, topic: str) -> None:
         """Await the output: meanwhile the loop serves others."""
         item = json.loads(self.request.body)
         output = await self.settings["client"].predict_one(item, topic=topic)
         self.set_header("Content-Type", "application/json")
-        self.finish(json.dumps(output))
+        with suppress(StreamClosedError):  # the caller has left
+            await self.finish(json.dumps(output))
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Give each error its status; others than those of zbatch are Tornado's."""
@@ -51,11 +60,15 @@ async def main(port: int) -> None:
     ends = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ends.set)
+    requests: set[asyncio.Task[None]] = set()
     async with AsyncZClient[Any, Any](timeout=5.0) as client:
-        server = HTTPServer(Application([("/predict/(.+)", Predict), ("/ping", Ping)], client=client))
+        routes = [("/predict/(.+)", Predict), ("/ping", Ping)]
+        server = HTTPServer(Application(routes, client=client, requests=requests))
         server.add_sockets(bind_sockets(port, "127.0.0.1", reuse_port=True))
         await ends.wait()
         server.stop()
+        if requests:
+            await asyncio.wait(requests, timeout=10.0)
         await server.close_all_connections()
 
 
