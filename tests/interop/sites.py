@@ -29,6 +29,12 @@ class Site:
     at_once: int = 8
     """Requests that a process can have open at once."""
 
+    finishes: bool = True
+    """Whether it answers what is open at SIGTERM before it ends."""
+
+    farewell: str = ""
+    """What it logs when SIGTERM has come; without one it stops listening then."""
+
     stop: int = signal.SIGTERM
     """The signal by which it is told to end."""
 
@@ -39,7 +45,14 @@ class Site:
 def gunicorn(name: str, app: str, *options: str, processes: int = 2, at_once: int = 8) -> Site:
     """Return a site that gunicorn runs; its master is not asked."""
     command = ("gunicorn", "--bind", "127.0.0.1:{port}", "--workers", str(processes), *options, app)
-    return Site(name, command, processes=processes, at_once=at_once, reload=signal.SIGHUP)
+    return Site(
+        name,
+        command,
+        processes=processes,
+        at_once=at_once,
+        farewell="Handling signal: term",
+        reload=signal.SIGHUP,
+    )
 
 
 THREADS = ("--threads", "16")
@@ -50,7 +63,8 @@ SITES = [
         "flask",
         ("flask", "--app", "examples/frameworks/flask_app.py", "run", "--port", "{port}"),
         copies=2,
-        # On SIGTERM its development server ends without a goodbye.
+        # On SIGTERM its development server ends without a goodbye, and without answers.
+        finishes=False,
         stop=signal.SIGINT,
     ),
     gunicorn("gunicorn sync", f"{APPS}.flask_app:app", processes=4, at_once=1),
@@ -69,6 +83,7 @@ SITES = [
         "fastapi",
         ("uvicorn", "--workers", "2", "--port", "{port}", f"{APPS}.fastapi_app:app"),
         processes=2,
+        farewell="Shutting down",
         reload=signal.SIGHUP,
     ),
     Site("aiohttp", ("python", "examples/frameworks/aiohttp_app.py", "{port}"), copies=2),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -91,6 +92,16 @@ def own(answers: Sequence[Future[Answer]]) -> bool:
     return len(spared) == len(found)
 
 
+def tell(site: Site, server: Server) -> None:
+    """Send SIGTERM, and wait until it has been seen."""
+    before = server.log.read_text().count(site.farewell)
+    server.process.send_signal(signal.SIGTERM)
+    if site.farewell:
+        until(lambda: server.log.read_text().count(site.farewell) > before)
+    else:
+        until(lambda: not server.listens())
+
+
 def told(answer: Answer) -> tuple[int, str, str | None]:
     """Return what an answer says of an error."""
     assert answer.body["error"]
@@ -152,6 +163,25 @@ def test_server_processes_that_are_killed_in_the_midst_leave_no_client_behind(
             server.kill_processes()
     cluster.is_left_by_all()
     until(lambda: joins(servers))
+
+
+def test_requests_that_are_open_at_sigterm_have_their_answers(
+    site: Site, servers: list[Server], cluster: Cluster, tmp_path: Path
+) -> None:
+    if not site.finishes:
+        pytest.skip("it drops what is open")
+
+    def attempt(gate: Path) -> bool:
+        families = [server.family() for server in servers]
+        with waiting(site, servers, cluster, gate) as answers:
+            for server in servers:
+                tell(site, server)
+        for server, family in zip(servers, families, strict=True):
+            server.ends(family)
+            server.start()
+        return own(answers)
+
+    in_time(attempt, tmp_path)
 
 
 def test_a_reload_leaves_no_client_behind(site: Site, servers: list[Server], cluster: Cluster) -> None:

@@ -65,6 +65,12 @@ class Server:
     def answers(self) -> bool:
         """Return whether it listens itself, whoever else may on this port; fail if it ended instead."""
         assert self.process.poll() is None, self.log.read_text()
+        return self.listens()
+
+    def listens(self) -> bool:
+        """Return whether it takes connections, or what it started does."""
+        if self.process.poll() is not None:
+            return False
         return any(listens(one, self.port) for one in [psutil.Process(self.process.pid), *self.family()])
 
     def ask(self, path: str, body: Any = None) -> Answer:
@@ -95,6 +101,10 @@ class Server:
         """End it by a signal, and see that all that it started ends."""
         family = self.family()
         self.process.send_signal(number)
+        self.ends(family)
+
+    def ends(self, family: Sequence[psutil.Process]) -> None:
+        """Wait for its end, and that of what it started."""
         self.process.wait(PATIENCE)
         assert not psutil.wait_procs(family, PATIENCE)[1]
 
