@@ -37,7 +37,7 @@ class Predict(RequestHandler):
 
     def write_error(self, status_code: int, **kwargs: Any) -> None:
         """Give each error its status; others than those of zbatch are Tornado's."""
-        error = kwargs["exc_info"][1]
+        _, error, _ = kwargs.get("exc_info", (None, None, None))
         if not isinstance(error, ZbatchError):
             super().write_error(status_code, **kwargs)
             return
