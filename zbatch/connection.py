@@ -165,7 +165,8 @@ class Connection(Line):
         """Begin anew where gevent took the place of threads since this client was made.
 
         So gunicorn does it with ``--preload``.  The locks are real ones then: one greenlet that waited for
-        another at them would stop both.
+        another at them would stop both.  Only a client that was not used before in this process does so: one
+        that was has a core, and keeps its locks.
         """
         if self._is_green is not is_green() and not self._has_orders() and not self._helm.has_thread:
             self.renew()
