@@ -373,6 +373,7 @@ def test_a_worker_told_twice_to_leave_says_what_it_drops_instead_of_being_missed
 
 def test_status_shows_topics_workers_and_clients(cluster: Cluster, client: ZClient[object, object]) -> None:
     cluster.start_worker(num=2)
+    until(lambda: len(client.status()["workers"]) == 2)
     assert client.predict(["a", "b"]) == ["a", "b"]
     shown = client.status()
     assert shown["topics"]["default"]["answered"] == 2
