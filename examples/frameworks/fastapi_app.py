@@ -5,9 +5,9 @@ uvicorn --workers 4 --port 8000 examples.frameworks.fastapi_app:app
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import FastAPI, Request
+from fastapi import Body, FastAPI, Request
 from fastapi.responses import JSONResponse, PlainTextResponse
 
 from zbatch import AsyncZClient, ZbatchError
@@ -24,7 +24,7 @@ app = FastAPI(lifespan=lifespan)
 
 
 @app.post("/predict/{topic}")
-async def predict(topic: str, item: dict[str, Any]) -> Any:
+async def predict(topic: str, item: Annotated[Any, Body()]) -> Any:
     """Answer for one item."""
     return await app.state.client.predict_one(item, topic=topic)
 
