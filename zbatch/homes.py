@@ -56,17 +56,16 @@ def _lock(home: Path, flags: int = 0) -> int | None:
         lock = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | flags, 0o600)
     except FileNotFoundError:
         return None
+    is_held = False
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(lock), os.lstat(path)):
-            return lock
+        is_held = os.path.samestat(os.fstat(lock), os.lstat(path))
     except (BlockingIOError, FileNotFoundError):
         pass
-    except BaseException:
-        os.close(lock)
-        raise
-    os.close(lock)
-    return None
+    finally:
+        if not is_held:
+            os.close(lock)
+    return lock if is_held else None
 
 
 def _sweep(home: Path) -> None:
