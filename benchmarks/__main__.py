@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import click
 from rich.console import Console
@@ -17,6 +16,7 @@ from rich.console import Console
 from benchmarks import core_cost, footprint, machine, report, rounds
 from benchmarks.children import Failed
 from benchmarks.rows import LOADS
+from benchmarks.screen import leave, note
 
 Job = Callable[[Callable[[str], None]], list[rounds.Outcome]]
 """Measures something, telling where it is, and returns its rows."""
@@ -41,7 +41,7 @@ def main(only: tuple[str, ...], quick: bool, turns: int, seconds: float, out: Pa
 
     Example: python -m benchmarks --only noop --rounds 5
     """
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, leave)
     if quick:
         turns, seconds = 2, 1.0
     jobs = _jobs(turns, seconds, 5 if quick else 40)
@@ -56,7 +56,7 @@ def main(only: tuple[str, ...], quick: bool, turns: int, seconds: float, out: Pa
     with screen.status("") as status:
         for name, job in chosen.items():
             try:
-                outcomes += job(partial(_note, screen, status))
+                outcomes += job(partial(note, screen, status))
             except Failed as failure:
                 failures[name] = str(failure)
                 screen.print(f"{name} was not measured: {failure}", markup=False)
@@ -79,17 +79,6 @@ def _jobs(turns: int, seconds: float, slices: int) -> dict[str, Job]:
     jobs["core"] = partial(core_cost.run, turns, slices)
     jobs["footprint"] = partial(footprint.run, 5)
     return jobs
-
-
-def _leave(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def _note(screen: Console, status: object, text: str) -> None:
-    if screen.is_terminal:
-        status.update(text)  # type: ignore[attr-defined]
-    else:
-        screen.print(text, markup=False, highlight=False)
 
 
 if __name__ == "__main__":

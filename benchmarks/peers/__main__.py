@@ -9,7 +9,6 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import click
 from rich.console import Console
@@ -19,6 +18,7 @@ from benchmarks.peers import environments, plot, table, turns
 from benchmarks.peers.rows import LOADS, OPTIONAL, missing_of, needs_of, without
 from benchmarks.rounds import Outcome
 from benchmarks.rows import Load
+from benchmarks.screen import leave, note
 
 RESULTS = Path(__file__).parent.parent / "results"
 
@@ -54,7 +54,7 @@ def main(
 
     Example: python -m benchmarks.peers --only gpu --rounds 5
     """
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, leave)
     if quick:
         count, seconds = 2, 1.0
     loads = chosen(only, added, torch)
@@ -111,10 +111,10 @@ class Run:
         if not possible.rows:
             return
         with self.screen.status("") as status:
-            note = partial(_note, self.screen, status)
+            say = partial(note, self.screen, status)
             try:
                 self.outcomes += turns.run(
-                    possible, self.count, self.seconds, note, partial(self._fail, load.name)
+                    possible, self.count, self.seconds, say, partial(self._fail, load.name)
                 )
             except Exception:
                 self._fail(load.name, "all of it", traceback.format_exc())
@@ -134,17 +134,6 @@ class Run:
 
     def _say(self, text: str) -> None:
         self.screen.print(text, markup=False, highlight=False)
-
-
-def _leave(*_: object) -> NoReturn:
-    raise KeyboardInterrupt
-
-
-def _note(screen: Console, status: object, text: str) -> None:
-    if screen.is_terminal:
-        status.update(text)  # type: ignore[attr-defined]
-    else:
-        screen.print(text, markup=False, highlight=False)
 
 
 if __name__ == "__main__":
