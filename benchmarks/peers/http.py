@@ -14,7 +14,8 @@ import socket
 import struct
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -23,8 +24,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from benchmarks import loads
-from benchmarks.children import Failed, has_ended, tail
+from benchmarks.children import Failed, child, has_ended, tail
 from benchmarks.loads import Caller, Figure, Setup, pictures, rate_of, texts, tokens
+from benchmarks.peers import environments
 from benchmarks.peers.items import TOLERANCE, answers
 
 START_SECONDS = 90.0
@@ -229,6 +231,17 @@ def dial(endpoint: str) -> Connection:
     plug = socket.create_connection((url.hostname, url.port), ANSWER_SECONDS)
     plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return Connection(plug)
+
+
+@contextmanager
+def serving(peer: str, setup: Setup, folder: Path, path: str, ask: Callable[[str], Request]) -> Iterator[str]:
+    """Run ``PEER_server.py``; give its endpoint once it has answered what ``ask`` makes."""
+    port, log = environments.free_port(), folder / "server.log"
+    command = [*environments.server(peer, f"benchmarks.peers.{peer}_server", setup), str(port)]
+    endpoint = f"http://127.0.0.1:{port}{path}"
+    with child(command, log) as process:
+        await_answer(ask(endpoint), endpoint, process, log)
+        yield endpoint
 
 
 def await_answer(request: Request, endpoint: str, server: subprocess.Popen[str], log: Path) -> None:

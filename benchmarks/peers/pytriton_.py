@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
-from benchmarks.children import child
 from benchmarks.loads import Setup, texts
-from benchmarks.peers import environments, http
+from benchmarks.peers import http
 from benchmarks.peers.http import Front, Request, measure
 
 __all__ = ["connect", "measure", "serve"]
 
 
-@contextmanager
-def serve(setup: Setup, folder: Path) -> Iterator[str]:
+def serve(setup: Setup, folder: Path) -> AbstractContextManager[str]:
     """Run a server; give its endpoint."""
-    port, log = environments.free_port(), folder / "server.log"
-    command = [*environments.server("pytriton", "benchmarks.peers.pytriton_server", setup), str(port)]
-    endpoint = f"http://127.0.0.1:{port}/v2/models/Texts/infer"
-    with child(command, log) as process:
-        http.await_answer(asked(texts()[0], endpoint), endpoint, process, log)
-        yield endpoint
+    return http.serving("pytriton", setup, folder, "/v2/models/Texts/infer", partial(asked, texts()[0]))
 
 
 def connect(setup: Setup, endpoint: str) -> Front:
