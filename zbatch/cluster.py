@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zbatch.config import ServeSettings
+from zbatch.lines import WATCHER
 from zbatch.parts import spawn_part
 
 GRACE = 5.0
@@ -36,7 +37,7 @@ class Cluster:
         self._ended = threading.Event()
         self._child = spawn_part("serve", str(home), settings)
         self._owner = os.getpid()
-        self._watcher = threading.Thread(target=self._watch, name="zbatch-cluster", daemon=True)
+        self._watcher = threading.Thread(target=self._watch, name=WATCHER, daemon=True)
         self._watcher.start()
 
     def wait(self, seconds: float) -> bool:

@@ -21,19 +21,19 @@ from zbatch.config import Timing
 from zbatch.core.actions import Send
 from zbatch.core.calls import Action, Shown
 from zbatch.core.client import ClientCore
+from zbatch.core.expectation import Expectation
 from zbatch.errors import ClientClosed, ZbatchError, to_fault
 from zbatch.futures import CLOSED, UNFINISHED, Future, Line, settle
 from zbatch.helm import Helm
-from zbatch.lines import Askers, Lines, broken_down, new_core, no_status, not_opened
+from zbatch.lines import WATCHER, Askers, Lines, broken_down, new_core, no_status, not_opened
 from zbatch.security import Keys
 from zbatch.sockets import busy_poll, connect, decode, is_green, is_readable, make_poller, receive, send
 
 LINGER = 0.002
 """Seconds that the thread stays at the helm with nothing open, where several callers come and go."""
 
-BUSY_POLL = 0.001
-"""Seconds that a lone caller looks for its answer before it sleeps, where the last one came as soon: to wake
-a sleeping thread costs 30 us and more.  Only while no other thread of the process could use the time."""
+SHORTEST_SLEEP = 0.001
+"""Seconds in which sleeps are counted."""
 
 GOODBYE = 100
 """Milliseconds that goodbye is worth: the broker notices a missing client by itself."""
@@ -57,8 +57,7 @@ class Connection(Line):
         self._askers: Askers[_Answer] = Askers()
         self._waiting: list[None] = []
         """One for each thread that waits while another is at the helm."""
-        self._is_quick = False
-        """Whether the last caller at the helm had its answer within BUSY_POLL."""
+        self._expected = Expectation()
         self._retired = False
         self._asleep = False
         self._forget()
@@ -103,13 +102,13 @@ class Connection(Line):
                 self._waiting.pop()
         asked = time.monotonic()
         try:
-            self._steer(future, None if timeout is None else asked + timeout)
+            self._steer(future, None if timeout is None else asked + timeout, self._expected.watch(asked))
         finally:
             # Also when a signal's handler raised in here: others' calls go on.
             if self.closed:
                 self._shut()
             helm.leave()
-        self._is_quick = time.monotonic() - asked < BUSY_POLL
+        self._expected.learn(time.monotonic() - asked)
         return future.done() or future.block(None if timeout is None else 0.0)
 
     def status(self, timeout: float) -> dict[str, Any]:
@@ -199,15 +198,21 @@ class Connection(Line):
     def _carry_all(self) -> None:
         """Carry calls in the helm's own thread, until nothing is open."""
         try:
-            self._steer(None, None)
+            self._steer(None, None, None)
         except BaseException as error:
             self._break_down(error)
         self._end_if_retired()
         if self.closed:
             self._shut()
 
-    def _steer(self, until: Future[Any] | None, deadline: float | None) -> None:
-        """Carry calls: until one is settled, or (for the thread) until nothing is open."""
+    def _steer(
+        self, until: Future[Any] | None, deadline: float | None, watch: tuple[float, float] | None
+    ) -> None:
+        """Carry calls: until one is settled, or (for the thread) until nothing is open.
+
+        Between the times of ``watch``, look for its answer without sleeping: only while no other thread of
+        the process could use the time.
+        """
         crowd = False
         while not self.closed:
             core = self._core or self._open()
@@ -232,12 +237,12 @@ class Connection(Line):
                     if now >= deadline:
                         return
                     due = deadline if due is None else min(due, deadline)
-                if (
-                    self._is_quick
-                    and self._is_alone()
-                    and busy_poll(list(self._sockets.values()), now + BUSY_POLL)
-                ):
-                    continue
+                if watch is not None and now < watch[1] and self._is_alone():
+                    if now + SHORTEST_SLEEP >= watch[0]:
+                        busy_poll(list(self._sockets.values()), watch[1])
+                        continue
+                    # Sleeps end up to a millisecond late.
+                    due = watch[0] - SHORTEST_SLEEP if due is None else min(due, watch[0] - SHORTEST_SLEEP)
             self._sleep(due, now)
 
     def _sleep(self, due: float | None, now: float) -> None:
@@ -259,7 +264,8 @@ class Connection(Line):
         """Return whether no other thread of this process could use the core; ours sleeps."""
         if self._is_green:
             return False  # the others are no threads
-        return threading.active_count() == (2 if self._helm.has_thread else 1)
+        others = sum(thread.name != WATCHER for thread in threading.enumerate()) - 1
+        return others == self._helm.has_thread
 
     def _take_orders(self, core: ClientCore, now: float) -> None:
         pending = self._pending

@@ -22,6 +22,9 @@ from zbatch.security import Keys
 L = TypeVar("L")
 A = TypeVar("A")
 
+WATCHER = "zbatch-cluster"
+"""The name of threads that sleep until a cluster of this process's ends: they want no core meanwhile."""
+
 
 class Lines(Generic[L]):
     """The lines of one kind in this process: closed when it ends, told when it is a fork's child."""
