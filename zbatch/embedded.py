@@ -54,6 +54,13 @@ TIMING = Timing(
 LOOK = 0.020
 """Seconds between two looks at the clock while the model runs: deadlines must hold meanwhile."""
 
+RETURN = 0.001
+"""Seconds that callers who were just told get to ask again, where runs take no longer than that themselves:
+under one interpreter's lock, a thread that goes on at once would run a batch of the first few of them."""
+
+PAUSE = 0.000_1
+"""Seconds in which several callers get their turn, and after which nobody more came if nobody comes."""
+
 LAST_RUN = 2.0
 """Seconds that ``close`` waits for the model's thread; a longer run ends by itself, or with the process."""
 
@@ -298,6 +305,16 @@ class _LocalLine(Line):
             # Those who waited for this batch learn of it before the next one is looked for.
             told += self._deliver(BROKER, list(self._broker.ledger.flush()), time.monotonic())
         _announce(told)
+        if len(told) > 1 and ran.seconds < RETURN:
+            self._let_return(len(told))
+
+    def _let_return(self, told: int) -> None:
+        """Let those who were just told ask again, as long as more of them come."""
+        until = time.monotonic() + RETURN
+        came = -1
+        while came < len(self._pending) < told and time.monotonic() < until:
+            came = len(self._pending)
+            time.sleep(PAUSE)
 
     def _sleep(self, due: float | None) -> None:
         with self._bell.awaited():
