@@ -125,12 +125,14 @@ def said_in_code(*methods: str) -> set[str]:
 
 
 def texts(node: ast.expr) -> set[str]:
-    """Return what a text may be; the parts of a launcher are brokers and workers."""
+    """Return what a text may be; the parts of a launcher are brokers, workers and gateways."""
     match node:
         case ast.Constant(value=str(text)):
             return {text}
         case ast.JoinedStr(values=[ast.FormattedValue(), ast.Constant(value=str(rest))]):
-            return {f"{role}{rest}" for role in ("broker", "worker")}
+            return {f"{role}{rest}" for role in ("broker", "worker", "gateway")}
+        case ast.IfExp(body=one, orelse=other):
+            return texts(one) | texts(other)
         case ast.JoinedStr(values=[ast.Constant(value=str(start)), *_]):
             return {f"{start}..."}
     return set()

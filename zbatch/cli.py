@@ -27,6 +27,7 @@ from zbatch.config import (
     BrokerSettings,
     ClientSettings,
     DrainSettings,
+    GatewaySettings,
     Leaf,
     Resolved,
     ServeSettings,
@@ -173,6 +174,7 @@ SECTIONS = {
     "status": "status",
     "bench": "bench",
     "drain": "drain",
+    "gateway": "gateway",
 }
 """The table of a file in which a command finds its settings."""
 
@@ -281,13 +283,14 @@ def worker(**given: Any) -> int:
 @click.argument("model", required=False)
 @_options(config.serve_leaves().values(), without=("model",))
 def serve(**given: Any) -> int:
-    """Run a broker and workers on this host, in one.
+    """Run a broker and workers on this host, in one, and with --http a gateway.
 
     The workers run MODEL, or what a file's [[worker]] tables say.  Of a file, [serve] lies over
     [broker] and [[worker]].
 
     \b
     zbatch serve bert.py:Bert --topic bert
+    zbatch serve bert.py:Bert --topic bert --http 127.0.0.1:8000
     zbatch serve --config two-models.toml
     """
     settings = _noted(config.resolve_serve(*_said("serve", given)))
@@ -397,6 +400,27 @@ def drain(what: Target, name: str, undo: bool, **given: Any) -> int:
     return 0
 
 
+@main.command(cls=Command)
+@_options(config.leaves(GatewaySettings))
+def gateway(**given: Any) -> int:
+    """Speak HTTP for a broker: POST /predict/TOPIC.
+
+    Several may run, on any host; batches form in the broker, across them all.
+
+    \b
+    zbatch gateway --http 127.0.0.1:8000
+    zbatch gateway --http 127.0.0.1:8000 --processes 2 --endpoint tcp://broker-host:5555
+    """
+    settings = _noted(config.resolve_gateway(*_said("gateway", given)))
+    if settings.processes > 1:
+        from zbatch.launcher import keep_gateways
+
+        return keep_gateways(settings)
+    from zbatch.gateway.server import run
+
+    return run(settings)
+
+
 COMMANDS = {
     "broker": broker,
     "worker": worker,
@@ -405,6 +429,7 @@ COMMANDS = {
     "status": status,
     "bench": bench,
     "drain": drain,
+    "gateway": gateway,
 }
 
 
@@ -441,6 +466,7 @@ def show_config(ctx: click.Context, command: str, rest: tuple[str, ...], as_json
         "status": config.resolve_status,
         "bench": config.resolve_bench,
         "drain": config.resolve_drain,
+        "gateway": config.resolve_gateway,
     }
     for name in ("item", "what", "name", "undo") if command in ("predict", "drain") else ():
         asked.params.pop(name, None)

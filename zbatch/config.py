@@ -28,6 +28,7 @@ from zbatch.settings import (
     BrokerSettings,
     ClientSettings,
     DrainSettings,
+    GatewaySettings,
     Leaf,
     Limits,
     ServeSettings,
@@ -49,6 +50,7 @@ __all__ = [
     "BrokerSettings",
     "ClientSettings",
     "DrainSettings",
+    "GatewaySettings",
     "Leaf",
     "Limits",
     "NotGiven",
@@ -68,6 +70,7 @@ __all__ = [
     "resolve_bench",
     "resolve_broker",
     "resolve_client",
+    "resolve_gateway",
     "resolve_serve",
     "resolve_status",
     "resolve_worker",
@@ -83,11 +86,12 @@ S = TypeVar("S", bound=Settings)
 SECTIONS: dict[str, tuple[type[Settings], ...]] = {
     "broker": (BrokerSettings,),
     "worker": (WorkerSettings,),
-    "serve": (WorkerSettings, BrokerSettings),
+    "serve": (WorkerSettings, BrokerSettings, GatewaySettings),
     "client": (ClientSettings,),
     "status": (StatusSettings,),
     "bench": (BenchSettings,),
     "drain": (DrainSettings,),
+    "gateway": (GatewaySettings,),
 }
 """The tables of a file; only ``[[worker]]`` may stand several times."""
 
@@ -334,6 +338,14 @@ def resolve_drain(given: Mapping[str, Any], file: str | None = None) -> Resolved
     )
 
 
+def resolve_gateway(given: Mapping[str, Any], file: str | None = None) -> Resolved[GatewaySettings]:
+    """Return what ``zbatch gateway`` runs on; the endpoint may stand in ``[client]`` too."""
+    tables = _file(file)
+    return _resolve(
+        "gateway", GatewaySettings, given, tables.get("gateway", []) + _endpoint_of(tables), broker=True
+    )
+
+
 SHARED_BY_SERVE = ("timing", "log_format", "log_level", "keys")
 """What a setting of ``serve`` means for both, its broker and its workers."""
 
@@ -342,12 +354,17 @@ _OF_ALL_WORKERS = {"gpu", "num", "batch_size", "batch_cost", "max_latency", "lea
 
 
 def serve_leaves() -> dict[str, Leaf]:
-    """Return what ``zbatch serve`` can be told: a worker's settings, and a broker's of other names."""
+    """Return what ``zbatch serve`` can be told: a worker's settings, and others' of other names."""
     broker = {leaf.path: leaf for leaf in leaves(BrokerSettings)}
     broker["backend"] = broker["backend"]._replace(
         default=(), help="Where workers of other hosts connect to, beside the private endpoint of these."
     )
-    return broker | {leaf.path: leaf for leaf in leaves(WorkerSettings) if leaf.path != "backend"}
+    gateway = {leaf.path: leaf for leaf in leaves(GatewaySettings) if _is_gateways_alone(leaf.path)}
+    gateway["http"] = gateway["http"]._replace(
+        default=None, help="Speak HTTP here, too; the settings of zbatch gateway hold for it.  None: do not."
+    )
+    workers = {leaf.path: leaf for leaf in leaves(WorkerSettings) if leaf.path != "backend"}
+    return gateway | broker | workers
 
 
 def resolve_serve(given: Mapping[str, Any], file: str | None = None) -> Resolved[ServeSettings]:
@@ -356,7 +373,7 @@ def resolve_serve(given: Mapping[str, Any], file: str | None = None) -> Resolved
     That is ``[broker]`` and every ``[[worker]]``, and over them ``[serve]``, the environment and the
     command line.
     """
-    kinds = (BrokerSettings, WorkerSettings)
+    kinds = (BrokerSettings, WorkerSettings, GatewaySettings)
     tables = _file(file)
     over = [_from_command_line(kinds, given), _from_environment("serve", kinds)]
     over += [_from_table(table) for table in tables.get("serve", [])]
@@ -372,13 +389,42 @@ def resolve_serve(given: Mapping[str, Any], file: str | None = None) -> Resolved
     sources = {f"broker.{path}": source for path, source in broker.sources.items()}
     for number, worker in enumerate(settled):
         sources |= {f"worker.{number}.{path}": source for path, source in worker.sources.items()}
-    settings = ServeSettings(broker.settings, tuple(worker.settings for worker in settled))
+    gateway = _settle_gateway(over, tables)
+    if gateway is not None:
+        sources |= {f"gateway.{path}": source for path, source in gateway.sources.items()}
+    settings = ServeSettings(
+        broker.settings,
+        tuple(worker.settings for worker in settled),
+        gateway.settings if gateway is not None else None,
+    )
     return Resolved(settings, sources, _notes("serve", kinds))
+
+
+def _settle_gateway(
+    over: Sequence[_Layer], tables: Mapping[str, list[Table]]
+) -> Resolved[GatewaySettings] | None:
+    """Return what the gateway of ``serve`` runs on; None where nobody says ``http``."""
+    layers = [_part(layer, _is_gateways) for layer in over]
+    layers += [_from_table(table) for table in tables.get("gateway", [])]
+    if not any("http" in layer.values for layer in layers):
+        return None
+    return _settle(GatewaySettings, layers)
 
 
 def _is_brokers(path: str) -> bool:
     worker = {leaf.path for leaf in leaves(WorkerSettings)} - {"backend"}
-    return path not in worker or path.partition(".")[0] in SHARED_BY_SERVE
+    if path.partition(".")[0] in SHARED_BY_SERVE:
+        return True
+    return path not in worker and not _is_gateways_alone(path)
+
+
+def _is_gateways(path: str) -> bool:
+    return _is_gateways_alone(path) or path.partition(".")[0] in (*SHARED_BY_SERVE, "insecure")
+
+
+def _is_gateways_alone(path: str) -> bool:
+    others = {leaf.path for kind in (BrokerSettings, WorkerSettings) for leaf in leaves(kind)}
+    return path in {leaf.path for leaf in leaves(GatewaySettings)} - others - {"endpoint"}
 
 
 def _is_workers(path: str) -> bool:

@@ -1,9 +1,10 @@
-"""``zbatch serve`` and ``zbatch broker --supervise``: child processes that one supervisor keeps alive.
+"""``zbatch serve``, ``broker --supervise``, ``gateway --processes``: children that are kept alive.
 
 Each child is a process of its own, so a model that takes its worker down leaves the broker standing.  One
 that dies is started again, and held back if it does nothing but die; one that says by its exit status that
 it will not do better next time (wrong settings, a model that does not load) ends the whole, for whoever
-started it to see.  Workers leave before the broker does: what they still answer must reach its caller.
+started it to see.  They leave one kind after the other, gateways, workers, broker: what a gateway still asks
+must be run, and what a worker still answers must reach its caller.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import structs
 
 from zbatch import broker, worker
-from zbatch.config import BrokerSettings, ServeSettings, WorkerSettings, version
+from zbatch.config import BrokerSettings, GatewaySettings, ServeSettings, WorkerSettings, version
 from zbatch.core.supervisor import Brake
 from zbatch.errors import ConfigError
 from zbatch.homes import Home
@@ -47,11 +48,11 @@ BROKER_PAUSE = 0.5
 
 @dataclass(slots=True, eq=False)
 class _Part:
-    """The broker or one worker: what it is told, and the process that is it."""
+    """The broker, a worker or a gateway: what it is told, and the process that is it."""
 
     role: Role
     name: str
-    settings: BrokerSettings | WorkerSettings
+    settings: BrokerSettings | WorkerSettings | GatewaySettings
     brake: Brake
     child: Child | None = None
     started: float = 0.0
@@ -59,18 +60,28 @@ class _Part:
 
 
 class Launcher:
-    """Keeps a broker and its workers alive."""
+    """Keeps a broker, its workers and gateways alive."""
 
-    def __init__(self, broker: BrokerSettings, workers: Sequence[WorkerSettings], journal: Journal) -> None:
+    def __init__(
+        self,
+        journal: Journal,
+        broker: BrokerSettings | None,
+        workers: Sequence[WorkerSettings] = (),
+        gateways: Sequence[GatewaySettings] = (),
+    ) -> None:
         self._journal = journal
-        self._broker = _Part("broker", "broker", broker, Brake())
+        self._brokers = [] if broker is None else [_Part("broker", "broker", broker, Brake())]
         self._workers = [_Part("worker", one.name or one.topic, one, Brake()) for one in workers]
+        self._gateways = [_Part("gateway", f"gateway {one.http}", one, Brake()) for one in gateways]
         self._alarm = Alarm()
         self._poll = select.poll()
         self._poll.register(self._alarm, select.POLLIN)
         self._orders = 0
         self._leaves_until: float | None = None
-        """While the workers leave, and then while the broker does."""
+        """While one kind after the other leaves."""
+        self._turns: list[list[_Part]] = []
+        """Those whose turn to leave has not come."""
+        self._left: list[list[_Part]] = []
         self._status = 0
 
     def stop(self) -> None:
@@ -106,7 +117,7 @@ class Launcher:
         self._alarm.close()
 
     def _parts(self) -> list[_Part]:
-        return [self._broker, *self._workers]
+        return [*self._brokers, *self._workers, *self._gateways]
 
     # --- start, death, restart ---------------------------------------------------------------------
 
@@ -127,15 +138,19 @@ class Launcher:
         self._poll.unregister(child.fileno())
         child.close()
         if self._leaves_until is not None:
-            self._broker_leaves_last()
+            self._next_leave()
             return
         now = time.monotonic()
-        if status == 0 and part is self._broker:
+        if status == 0 and part.role == "broker":
             # An operator drained it: nobody ends a broker by mistake with an orderly goodbye.
             self._leave()
             return
         if status == 0:
-            self._journal.event("worker left", name=part.name, pid=child.pid)
+            self._journal.event(
+                "gateway left" if part.role == "gateway" else "worker left",
+                name=part.name,
+                pid=child.pid,
+            )
             part.start_at = math.inf
             return
         if status is not None and status > 0:
@@ -145,7 +160,7 @@ class Launcher:
             self._leave()
             return
         pause = part.brake.died(finished=now - part.started > STEADY)
-        if part is self._broker:
+        if part.role == "broker":
             # Everybody waits for it; and a broker has no model of its own to die of.
             pause = min(pause, BROKER_PAUSE)
         part.start_at = now + pause
@@ -167,18 +182,21 @@ class Launcher:
         if self._leaves_until is not None:
             return
         now = time.monotonic()
-        longest = max((worker.settings.timing.drain for worker in self._workers), default=0.0)
-        self._leaves_until = now + longest + LAST_WORDS
-        self._journal.event("leaving", waits_s=longest)
-        for part in self._workers:
-            if part.child is not None:
-                part.child.order(LEAVE)
-        self._broker_leaves_last()
+        self._turns = [self._gateways, self._workers, self._brokers]
+        self._leaves_until = now
+        self._journal.event("leaving", waits_s=sum(map(_longest_leave, self._turns)))
+        self._next_leave()
 
-    def _broker_leaves_last(self) -> None:
-        if self._broker.child is not None and all(part.child is None for part in self._workers):
-            self._broker.child.order(LEAVE)
-            self._leaves_until = time.monotonic() + LAST_WORDS
+    def _next_leave(self) -> None:
+        """Have the next kind leave, once nobody is left of the one before."""
+        while self._turns and all(part.child is None for parts in self._left for part in parts):
+            leaving = self._turns.pop(0)
+            self._left.append(leaving)
+            if any(part.child is not None for part in leaving):
+                self._leaves_until = time.monotonic() + _longest_leave(leaving) + LAST_WORDS
+            for part in leaving:
+                if part.child is not None:
+                    part.child.order(LEAVE)
 
     def _is_over(self) -> bool:
         if self._leaves_until is None:
@@ -191,6 +209,17 @@ class Launcher:
         else:
             due = min((part.start_at for part in self._parts() if part.child is None), default=now + 3600.0)
         return max(0, int((min(due, now + 3600.0) - now) * 1000) + 1)
+
+
+def _longest_leave(parts: Sequence[_Part]) -> float:
+    """Return how many seconds parts take at most for what they have begun."""
+    longest = 0.0
+    for part in parts:
+        if isinstance(part.settings, WorkerSettings):
+            longest = max(longest, part.settings.timing.drain)
+        elif isinstance(part.settings, GatewaySettings):
+            longest = max(longest, part.settings.drain)
+    return longest
 
 
 def serve(settings: ServeSettings) -> int:
@@ -214,12 +243,18 @@ def _serve_in(home: Path, settings: ServeSettings, lifeline: int | None = None) 
     """
     private = f"ipc://{home}/backend"
     broker = structs.replace(settings.broker, backend=(private, *settings.broker.backend))
+    gateways: list[GatewaySettings] = []
+    if settings.gateway is not None:
+        front = f"ipc://{home}/frontend"
+        broker = structs.replace(broker, frontend=(*broker.frontend, front))
+        one = structs.replace(settings.gateway, endpoint=(front,), keys=settings.gateway.keys or broker.keys)
+        gateways = [one] * one.processes
     workers = [
         structs.replace(one, backend=(private,), keys=one.keys or broker.keys) for one in settings.workers
     ]
     try:
         return _keep_alive(
-            *("serve", broker, workers),
+            Launched("serve", broker, workers, gateways),
             lifeline=lifeline,
             home=home,
             models=[f"{one.topic}: {one.model}" for one in workers],
@@ -231,19 +266,29 @@ def _serve_in(home: Path, settings: ServeSettings, lifeline: int | None = None) 
 
 def supervise(settings: BrokerSettings) -> int:
     """Run a broker that is started again when it dies, until SIGTERM or SIGINT."""
-    return _keep_alive("supervisor", settings, [])
+    return _keep_alive(Launched("supervisor", settings))
 
 
-def _keep_alive(
-    who: str,
-    broker: BrokerSettings,
-    workers: Sequence[WorkerSettings],
-    *,
-    lifeline: int | None = None,
-    **facts: Any,
-) -> int:
-    journal = Journal(broker.log_format, who, level=broker.log_level)
-    launcher = Launcher(broker, workers, journal)
+def keep_gateways(settings: GatewaySettings) -> int:
+    """Run the gateway processes that share an address, until SIGTERM or SIGINT."""
+    return _keep_alive(
+        Launched("gateways", None, gateways=[settings] * settings.processes), http=settings.http
+    )
+
+
+class Launched(NamedTuple):
+    """What is kept alive, and under which name it writes its log."""
+
+    who: str
+    broker: BrokerSettings | None
+    workers: Sequence[WorkerSettings] = ()
+    gateways: Sequence[GatewaySettings] = ()
+
+
+def _keep_alive(launched: Launched, *, lifeline: int | None = None, **facts: Any) -> int:
+    first = launched.broker or launched.gateways[0]
+    journal = Journal(first.log_format, launched.who, level=first.log_level)
+    launcher = Launcher(journal, *launched[1:])
     heed_orders(launcher.stop, lifeline)
     journal.event("launcher started", version=version(), pid=os.getpid(), **facts)
     try:

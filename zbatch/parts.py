@@ -14,7 +14,10 @@ import msgspec
 from zbatch.config import Settings
 from zbatch.processes import Child
 
-Role = Literal["broker", "worker", "serve"]
+Role = Literal["broker", "worker", "serve", "gateway"]
+
+PROGRAMS = {"gateway": "zbatch.gateway"}
+"""What is run for a part that the launcher's module is not."""
 
 
 def spawn_part(role: Role, name: str, settings: Settings, *, silent: bool = False) -> Child:
@@ -23,7 +26,7 @@ def spawn_part(role: Role, name: str, settings: Settings, *, silent: bool = Fals
     ``name`` is what a list of processes shows; of ``serve`` it is the folder of the private endpoint.
     """
     return Child.spawn(
-        [sys.executable, "-m", "zbatch.launcher", role, name],
+        [sys.executable, "-m", PROGRAMS.get(role, "zbatch.launcher"), role, name],
         config=msgspec.json.encode(settings),
         silent=silent,
     )

@@ -39,6 +39,7 @@ TopicName = Annotated[str, notation.TOPIC]
 TopicNames = Annotated[tuple[str, ...], notation.TOPICS]
 Gpus = Annotated[tuple[str, ...], notation.GPUS]
 Arguments = Annotated[dict[str, Any], notation.ARGUMENTS]
+HttpAddress = Annotated[str, notation.HTTP]
 BindTo = Annotated[tuple[str, ...], notation.BIND]
 ConnectTo = Annotated[tuple[str, ...], notation.CONNECT]
 Batching = Annotated[Literal["eager", "window"], notation.choice("eager", "window")]
@@ -339,6 +340,77 @@ class WorkerSettings(Settings, frozen=True):
             raise Wrong("backend", f"wanted an endpoint such as {BACKEND}, got none")
 
 
+class GatewaySettings(Settings, frozen=True):
+    """``zbatch gateway``: where HTTP is spoken, for which broker, within which bounds."""
+
+    http: HttpAddress = "127.0.0.1:8000"
+    """Where HTTP is listened to; port 0: any free one."""
+
+    endpoint: ConnectTo = (FRONTEND,)
+    """The broker's frontend; several with commas, the next is used when one goes quiet."""
+
+    keys: Text = ""
+    """The folder with this host's key and the broker's public one; none: the broker asks for no key."""
+
+    topics: TopicNames | None = None
+    """Topics that must be served before the gateway says it is ready, beside at least one; none: any one."""
+
+    processes: Whole = 1
+    """Gateway processes that share the address."""
+
+    timeout: Seconds = 30.0
+    """The longest that a request may take, where it does not say so itself."""
+
+    max_body: Size = 64 << 20
+    """The largest body of a request."""
+
+    max_header: Size = 64 << 10
+    """The largest head of a request: its line and its headers."""
+
+    max_connections: Whole = 10_000
+    """Connections that one process holds; more wait to be accepted."""
+
+    body_timeout: Seconds = 10.0
+    """The longest that the head of a request, or its body, may take to come."""
+
+    drain: Seconds = 30.0
+    """The longest that what is in flight may take when the gateway leaves."""
+
+    tls_cert: Text = ""
+    """A file with the certificate, and those between it and its root; none: no TLS."""
+
+    tls_key: Text = ""
+    """A file with the certificate's key."""
+
+    insecure: Flag = False
+    """Allow an address that other hosts can reach, although nobody is asked for a key."""
+
+    log_format: LogFormat = "text"
+    """How log lines on stderr look."""
+
+    log_level: LogLevel = "info"
+    """The least important log lines to print."""
+
+    timing: Timing = Timing()
+    """How long silence lasts before it means something."""
+
+    def __post_init__(self) -> None:
+        _require_endpoint(self.endpoint)
+        _above_zero(self, "timeout", "body_timeout")
+        _at_least(self, 1, "processes", "max_body", "max_header", "max_connections")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            missing = "tls_key" if self.tls_cert else "tls_cert"
+            raise Wrong(missing, "wanted both a certificate and its key, got one of them")
+        if not self.insecure and not notation.is_loopback(f"tcp://{self.http}"):
+            raise Wrong(
+                "http",
+                f"{self.http} can be reached from other hosts, and nobody is asked for a key; use a loopback "
+                "address behind a proxy that asks, or say --insecure if all who reach it are trusted",
+            )
+        if self.processes > 1 and self.http.endswith(":0"):
+            raise Wrong("http", "wanted a port: several processes cannot share any free one")
+
+
 class ServeSettings(Settings, frozen=True):
     """``zbatch serve``: a broker and its workers on this host.
 
@@ -350,6 +422,9 @@ class ServeSettings(Settings, frozen=True):
 
     workers: tuple[WorkerSettings, ...]
     """One supervisor each."""
+
+    gateway: GatewaySettings | None = None
+    """HTTP in front of them, where it is wanted."""
 
 
 class ClientSettings(Settings, frozen=True):

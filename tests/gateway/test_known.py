@@ -1,0 +1,102 @@
+"""Which topics there are, as far as a gateway can know."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zbatch.errors import NoWorkers, UnknownTopic
+from zbatch.gateway.known import Known
+
+
+def snapshot(uptime: float = 100.0, **workers: int) -> dict[str, Any]:
+    topics = {name: {"workers": count, "batches": 0} for name, count in workers.items()}
+    return {"uptime_s": uptime, "topics": topics}
+
+
+def known(*wanted: str, **workers: int) -> Known:
+    made = Known(wanted)
+    made.learn(snapshot(**workers), 50.0)
+    return made
+
+
+def test_a_topic_with_workers_is_asked() -> None:
+    assert known(bert=1).objection("bert", 50.0) is None
+
+
+def test_a_topic_that_nobody_ever_served_is_unknown_and_the_error_names_those_that_are() -> None:
+    objection = known(bert=1, resnet=2, asked_for=0).objection("brt", 50.0)
+
+    assert isinstance(objection, UnknownTopic)
+    assert str(objection) == "nobody has served topic 'brt'; there are 'bert', 'resnet'"
+
+
+def test_an_error_names_some_topics_and_counts_the_rest() -> None:
+    objection = known(**{f"t{number:02}": 1 for number in range(20)}).objection("x", 50.0)
+
+    assert str(objection).endswith("'t06', 't07' and 12 more")
+
+
+def test_without_any_topic_there_are_none() -> None:
+    assert str(known().objection("x", 50.0)).endswith("there are none")
+
+
+def test_a_topic_whose_workers_are_gone_is_an_outage() -> None:
+    made = known(bert=1)
+    made.learn(snapshot(bert=0), 51.0)
+
+    objection = made.objection("bert", 51.0)
+
+    assert isinstance(objection, NoWorkers)
+    assert objection.http_status == 503
+
+
+def test_a_restarted_broker_does_not_make_known_topics_unknown() -> None:
+    made = known(bert=1)
+    made.learn(snapshot(uptime=11.0), 51.0)
+
+    assert isinstance(made.objection("bert", 51.0), NoWorkers)
+
+
+def test_what_served_before_the_gateway_came_is_no_stranger() -> None:
+    made = Known()
+    told = snapshot(bert=0)
+    told["topics"]["bert"]["batches"] = 7
+    made.learn(told, 50.0)
+
+    assert isinstance(made.objection("bert", 50.0), NoWorkers)
+
+
+@pytest.mark.parametrize("topic", ["bert", "unheard of"])
+def test_in_a_brokers_first_ten_seconds_everything_waits(topic: str) -> None:
+    made = known(bert=1)
+    made.learn(snapshot(uptime=2.0, bert=0), 60.0)
+
+    assert made.objection(topic, 67.9) is None
+    made.learn(snapshot(uptime=10.5, bert=0), 68.5)
+    assert made.objection(topic, 68.5) is not None
+
+
+def test_without_a_fresh_snapshot_the_question_itself_finds_out() -> None:
+    assert Known().objection("bert", 0.0) is None
+    assert known(resnet=1).objection("bert", 55.0) is not None
+    assert known(resnet=1).objection("bert", 55.1) is None
+
+
+def test_ready_is_a_broker_that_answers_and_a_topic_with_workers() -> None:
+    assert not Known().is_ready(0.0)
+    assert not known(bert=0).is_ready(50.0)
+    assert known(bert=1).is_ready(50.0)
+    assert not known(bert=1).is_ready(60.0)
+
+
+def test_ready_waits_for_all_that_were_named_and_then_for_any() -> None:
+    made = known("bert", "resnet", bert=1)
+    assert not made.is_ready(50.0)
+
+    made.learn(snapshot(bert=1, resnet=1), 51.0)
+    assert made.is_ready(51.0)
+
+    made.learn(snapshot(bert=1, resnet=0), 52.0)
+    assert made.is_ready(52.0)

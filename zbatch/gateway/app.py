@@ -1,0 +1,380 @@
+"""The gateway as an application of RSGI, granian's interface: a request is read, asked, and answered.
+
+Each request is one coroutine.  What a path means is in ``routes.py``, what a body says in ``bodies.py``, what
+an error looks like in ``answers.py``, which topics there are in ``known.py``; the server around this, its
+processes and signals, is ``server.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import re
+import time
+import traceback
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+from urllib.parse import parse_qs
+
+import msgspec
+
+from zbatch import notation
+from zbatch.aio import AsyncZClient
+from zbatch.errors import BadRequest, BatchError, TooLarge, ZbatchError
+from zbatch.gateway import answers, bodies, routes
+from zbatch.gateway.answers import Answer, SlowBody, UnsupportedMedia
+from zbatch.gateway.known import Known
+from zbatch.journal import Journal
+
+LOOK = 1.0
+"""Seconds between two looks at the broker's snapshot."""
+
+AGAIN = 0.1
+"""Seconds before another look, where a question is for a topic that was not there at the last one."""
+
+SWEEP = 0.25
+"""Seconds between two looks for bodies that do not come and clients that have left."""
+
+WATCHED = 0.1
+"""Seconds of waiting from which on it is watched whether the client is still there: most have their answer
+by then, and a watch costs more than such a request."""
+
+
+class Headers(Protocol):
+    """A request's headers."""
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return one, by its name in small letters."""
+
+
+class Scope(Protocol):
+    """What came before the body."""
+
+    proto: str
+    method: str
+    path: str
+    query_string: str
+    headers: Headers
+
+
+class Protocol_(Protocol):
+    """The connection, as far as one request may use it."""
+
+    async def __call__(self) -> bytes:
+        """Read the whole body."""
+
+    def __aiter__(self) -> Any:
+        """Read the body in pieces."""
+
+    async def client_disconnect(self) -> None:
+        """Wait until the client is gone."""
+
+    def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        """Answer."""
+
+
+class Visit:
+    """One request that has no answer yet."""
+
+    __slots__ = ("is_reading", "proto", "since", "task", "watch", "why")
+
+    def __init__(self, proto: Protocol_, task: asyncio.Task[Any], now: float) -> None:
+        self.proto = proto
+        self.task = task
+        self.since = now
+        self.is_reading = False
+        self.watch: asyncio.Task[None] | None = None
+        self.why = ""
+        """Why its task was cancelled: ``slow`` or ``gone``."""
+
+
+class Asked(msgspec.Struct, frozen=True):
+    """How a request wants to be asked, beside its items."""
+
+    timeout: float | None = None
+    priority: int = 0
+    key: str = ""
+    wait: float = 0.0
+
+
+NOTHING_SPECIAL = Asked()
+
+
+class App:
+    """What the server calls for each request.
+
+    Args:
+        client: Asks the broker; the app closes it.
+        known: Which topics there are.
+        max_body: Bytes of a body.
+        body_timeout: Seconds for a body to come.
+        journal: Where failures of the gateway itself are told.
+
+    """
+
+    def __init__(
+        self,
+        client: AsyncZClient[Any, Any],
+        known: Known,
+        journal: Journal,
+        *,
+        max_body: int,
+        body_timeout: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client = client
+        self._known = known
+        self._journal = journal
+        self._max_body = max_body
+        self._body_timeout = body_timeout
+        self._clock = clock
+        self._visits: set[Visit] = set()
+        self._named = f"{os.urandom(6).hex()}-"
+        self._numbers = itertools.count(1)
+        self._looking: asyncio.Task[None] | None = None
+        self._looked = -LOOK
+        self.leaving = False
+        """Not ready any more; what comes is answered, and its connection closed."""
+        self.counts: Counter[tuple[str, int]] = Counter()
+        """Answers by call and status; 499 where the client had gone."""
+        self._calls: Mapping[str, Callable[[routes.Route, Scope, Visit], Awaitable[Answer]]] = {
+            "predict": self._predict,
+            "predict_batch": self._predict_batch,
+            "about": self._about,
+            "live": self._live,
+            "ready": self._ready,
+        }
+
+    @property
+    def in_flight(self) -> int:
+        """Requests without an answer."""
+        return len(self._visits)
+
+    async def __rsgi__(self, scope: Scope, proto: Protocol_) -> None:
+        """Answer one request."""
+        task = asyncio.current_task()
+        assert task is not None
+        visit = Visit(proto, task, self._clock())
+        self._visits.add(visit)
+        request_id = self._request_id(scope)
+        call = ""
+        try:
+            route = routes.find(scope.method, scope.path)
+            call = route.call
+            answer = await self._calls[call](route, scope, visit)
+            answer.headers.append(("x-request-id", request_id))
+        except BatchError as error:
+            answer = answers.of_batch(error, request_id)
+        except ZbatchError as error:
+            answer = answers.of_error(error, request_id)
+        except asyncio.CancelledError:
+            if visit.why != "slow":
+                self.counts[call, 499] += 1
+                if visit.why == "gone":
+                    return
+                raise
+            answer = answers.of_error(self._slow_body(), request_id)
+        except Exception as error:
+            detail = traceback.format_exc()
+            self._journal.event("request failed", level="error", request_id=request_id, detail=detail)
+            answer = answers.of_error(error, request_id)
+        finally:
+            self._visits.discard(visit)
+            if visit.watch is not None:
+                visit.watch.cancel()
+        self.counts[call, answer.status] += 1
+        if self.leaving:
+            answer.headers.append(("connection", "close"))
+        with contextlib.suppress(Exception):  # the client has gone meanwhile
+            proto.response_bytes(answer.status, answer.headers, answer.body)
+
+    def _request_id(self, scope: Scope) -> str:
+        given = scope.headers.get("x-request-id")
+        if given is not None and _REQUEST_ID.fullmatch(given):
+            return str(given)
+        return f"{self._named}{next(self._numbers)}"
+
+    # --- calls -------------------------------------------------------------------------------------
+
+    async def _predict(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+        headers = scope.headers
+        form = bodies.form_of(headers.get("content-type") or "")
+        asked = _asked(scope)
+        item = bodies.read_item(form, await self._body(scope, visit))
+        await self._require_served(route.topic, asked.wait)
+        try:
+            output = await self._client.predict_one(
+                item, topic=route.topic, timeout=asked.timeout, priority=asked.priority, key=asked.key
+            )
+        except TypeError as error:
+            raise BadRequest(str(error)) from None  # the item holds what no item may
+        kind, data = bodies.write(headers.get("accept") or "", output)
+        return Answer(200, [("content-type", kind)], data)
+
+    async def _predict_batch(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+        headers = scope.headers
+        form = bodies.form_of(headers.get("content-type") or "")
+        asked = _asked(scope)
+        items = bodies.read_items(form, await self._body(scope, visit))
+        await self._require_served(route.topic, asked.wait)
+        try:
+            outputs = await self._client.predict(
+                items, topic=route.topic, timeout=asked.timeout, priority=asked.priority, key=asked.key
+            )
+        except TypeError as error:
+            raise BadRequest(str(error)) from None
+        kind, data = bodies.write(headers.get("accept") or "", outputs)
+        return Answer(200, [("content-type", kind)], data)
+
+    async def _about(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+        topics = {name: {"workers": topic["workers"]} for name, topic in self._known.topics.items()}
+        return _json(200, {"name": "zbatch", "topics": topics, "ask": "POST /predict/TOPIC"})
+
+    async def _live(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+        return _json(200, {"live": True})
+
+    async def _ready(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+        ready = not self.leaving and self._known.is_ready(self._clock())
+        answer = _json(200 if ready else 503, {"live": True, "ready": ready})
+        if not ready:
+            answer.headers.append(("retry-after", "1"))
+        return answer
+
+    # --- reading -----------------------------------------------------------------------------------
+
+    async def _body(self, scope: Scope, visit: Visit) -> bytes:
+        """Read a body of bounded size."""
+        headers, proto = scope.headers, visit.proto
+        encoding = headers.get("content-encoding")
+        if encoding not in (None, "", "identity"):
+            raise UnsupportedMedia(f"content-encoding is {encoding[:100]!r}, wanted none")
+        length = headers.get("content-length")
+        visit.is_reading = True
+        if length is not None:
+            if int(length) > self._max_body:
+                raise self._too_large(length)
+            body = await proto()
+        else:
+            # Its size is known only in the end: bound it on the way.
+            pieces: list[bytes] = []
+            size = 0
+            async for piece in proto:
+                size += len(piece)
+                if size > self._max_body:
+                    raise self._too_large(f"more than {size}")
+                pieces.append(piece)
+            body = b"".join(pieces)
+        visit.is_reading = False
+        visit.since = self._clock()
+        return body
+
+    def _too_large(self, size: str) -> TooLarge:
+        return TooLarge(f"the body has {size} bytes, wanted at most {self._max_body}")
+
+    def _slow_body(self) -> SlowBody:
+        return SlowBody(f"the body did not come within {self._body_timeout:g} s")
+
+    # --- which topics there are ----------------------------------------------------------------------
+
+    async def _require_served(self, topic: str, wait: float) -> None:
+        """Raise what is to be said against a question for this topic, unless a fresh look finds workers."""
+        objection = self._known.objection(topic, self._clock())
+        if objection is None:
+            return
+        until = self._clock() + wait
+        while True:
+            await self._look()
+            objection = self._known.objection(topic, self._clock())
+            if objection is None:
+                return
+            if self._clock() >= until:
+                raise objection
+            await asyncio.sleep(AGAIN)
+
+    async def _look(self) -> None:
+        """See a snapshot that is no older than AGAIN; everybody who wants one waits for the same."""
+        if self._looking is None:
+            if self._clock() - self._looked < AGAIN:
+                return
+            self._looking = asyncio.get_running_loop().create_task(self._learn())
+        await asyncio.shield(self._looking)
+
+    async def _learn(self) -> None:
+        try:
+            snapshot = await self._client.status(timeout=LOOK)
+            self._known.learn(snapshot, self._clock())
+        except ZbatchError:
+            pass  # nobody answers: what was known grows stale, and questions find out by themselves
+        finally:
+            self._looked = self._clock()
+            self._looking = None
+
+    # --- beside the requests -------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Look at the broker, and sweep; until cancelled."""
+        looks = -LOOK
+        while True:
+            now = self._clock()
+            if now - looks >= LOOK:
+                looks = now
+                await self._look()
+            self._sweep(self._clock())
+            await asyncio.sleep(SWEEP)
+
+    def _sweep(self, now: float) -> None:
+        for visit in list(self._visits):
+            age = now - visit.since
+            if visit.is_reading:
+                if age > self._body_timeout and not visit.why:
+                    visit.why = "slow"
+                    visit.task.cancel()
+            elif age > WATCHED and visit.watch is None:
+                visit.watch = asyncio.get_running_loop().create_task(_end_when_gone(visit))
+
+    async def close(self) -> None:
+        """Say goodbye to the broker."""
+        await self._client.close()
+
+
+async def _end_when_gone(visit: Visit) -> None:
+    await visit.proto.client_disconnect()
+    visit.why = "gone"
+    visit.task.cancel()
+
+
+def _asked(scope: Scope) -> Asked:
+    """Read how the request wants to be asked: from the query, the deadline also from a header."""
+    query, header = scope.query_string, scope.headers.get("x-timeout")
+    if not query and header is None:
+        return NOTHING_SPECIAL
+    found = {name: values[-1] for name, values in parse_qs(query, keep_blank_values=True).items()}
+    if header is not None:
+        found.setdefault("timeout", header)
+    told: dict[str, Any] = {}
+    for name, text in found.items():
+        read = _QUERY.get(name)
+        if read is None:
+            raise BadRequest(f"the query has {name[:50]!r}, wanted {', '.join(_QUERY)}")
+        try:
+            told[name] = read(text)
+        except ValueError as error:
+            raise BadRequest(f"{name}: {error}") from None
+    return Asked(**told)
+
+
+_QUERY: Mapping[str, Callable[[object], Any]] = {
+    "timeout": notation.seconds,
+    "priority": notation.whole,
+    "key": notation.text,
+    "wait": notation.seconds,
+}
+
+_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
+
+
+def _json(status: int, told: object) -> Answer:
+    return Answer(status, [("content-type", answers.JSON)], msgspec.json.encode(told))

@@ -1,0 +1,73 @@
+"""Which topics there are, as far as a gateway can know: it looks at its broker's snapshots now and then.
+
+A question for what nobody ever served is refused at once, and so is one for what lost its workers; a broker
+that has just begun may still be found by its workers, so there questions wait as ZClient's do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zbatch.errors import NoWorkers, UnknownTopic, ZbatchError
+
+YOUNG = 10.0
+"""Seconds of a broker's life in which workers may still come back to it."""
+
+STALE = 5.0
+"""Seconds after which a snapshot says nothing of what is served now."""
+
+NAMED = 8
+"""Topics that an error names at most."""
+
+
+class Known:
+    """What was seen in snapshots.
+
+    Args:
+        wanted: Topics that must have been seen before the gateway counts as ready.
+
+    """
+
+    def __init__(self, wanted: tuple[str, ...] = ()) -> None:
+        self.topics: Mapping[str, Mapping[str, Any]] = {}
+        """The last snapshot's topics."""
+        self._seen: set[str] = set()
+        self._wanted = wanted
+        self._learned: float | None = None
+        self._matures: float = 0.0
+        """When the broker is no longer young."""
+
+    def learn(self, snapshot: Mapping[str, Any], now: float) -> None:
+        """Take in what the broker says of itself."""
+        self.topics = snapshot["topics"]
+        self._learned = now
+        self._matures = now - snapshot["uptime_s"] + YOUNG
+        self._seen.update(name for name, topic in self.topics.items() if topic["workers"] or topic["batches"])
+
+    def has_workers(self, topic: str) -> bool:
+        """Return whether somebody served it when last looked."""
+        found = self.topics.get(topic)
+        return found is not None and bool(found["workers"])
+
+    def objection(self, topic: str, now: float) -> ZbatchError | None:
+        """Return what is to be said against a question for this topic; None: ask.
+
+        Without a fresh snapshot nothing is: then the question itself finds out.
+        """
+        if self._learned is None or now - self._learned > STALE:
+            return None
+        if self.has_workers(topic) or now < self._matures:
+            return None
+        if topic in self._seen:
+            return NoWorkers(f"topic {topic!r} has no workers now; it had before")
+        served = sorted(name for name in self.topics if self.has_workers(name))
+        named = ", ".join(map(repr, served[:NAMED])) or "none"
+        more = f" and {len(served) - NAMED} more" if len(served) > NAMED else ""
+        return UnknownTopic(f"nobody has served topic {topic[:100]!r}; there are {named}{more}")
+
+    def is_ready(self, now: float) -> bool:
+        """Return whether a broker answers, a topic has workers, and all that are wanted had some."""
+        if self._learned is None or now - self._learned > STALE:
+            return False
+        return any(map(self.has_workers, self.topics)) and self._seen.issuperset(self._wanted)
