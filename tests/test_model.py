@@ -7,7 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -15,8 +15,11 @@ import pytest
 from zbatch.errors import BadOutput, ConfigError
 from zbatch.messages import Facts
 from zbatch.model import Context, LoadedModel, ManagedModel, check_name, load, outputs_of, wrap
+from zbatch.signature import Signature, Tensor
 
 HERE = Context()
+
+NUMBER: dict[str, Any] = {"name": "n", "datatype": "INT64", "shape": []}
 
 SHOUT = """
 class Shout:
@@ -423,7 +426,7 @@ def facts(**attributes: Any) -> LoadedModel:
 
 def test_facts_are_bounded() -> None:
     assert facts().facts() == Facts("m:M")
-    assert facts(version=1.5, signature={"in": ["str"]}).facts() == Facts("m:M", "1.5", b'{"in":["str"]}')
+    assert facts(version=1.5).facts() == Facts("m:M", "1.5", b"")
     assert facts(version="v" * 100).facts().version == "v" * 64
     assert wrap(len, {}, HERE, name="n" * 300).facts().name == "n" * 256
 
@@ -434,10 +437,75 @@ def test_facts_can_always_be_sent() -> None:
 
 
 def test_a_signature_that_cannot_be_told_is_refused() -> None:
-    with pytest.raises(ConfigError, match="the signature of m:M has 20002 bytes, wanted at most 16384"):
-        facts(signature="s" * 20_000).facts()
-    with pytest.raises(ConfigError, match=r"the signature of m:M cannot be written as JSON: .*object"):
-        facts(signature=object()).facts()
+    many = [NUMBER | {"name": "n" * 200 + str(place)} for place in range(80)]
+    with pytest.raises(ConfigError, match="the signature of m:M has 19577 bytes, wanted at most 16384"):
+        facts(signature={"inputs": many, "outputs": [NUMBER]}).facts()
+    with pytest.raises(ConfigError) as caught:
+        facts(signature={"inputs": [NUMBER | {"shape": "any"}], "outputs": [NUMBER]})
+    assert str(caught.value) == (
+        "the signature of m:M is malformed: signature.inputs[0].shape: Expected `array`, got `str`"
+    )
+
+
+def test_a_signature_goes_to_those_who_ask_for_facts() -> None:
+    declared = {"inputs": [NUMBER], "outputs": [NUMBER]}
+    assert Signature.from_json(facts(signature=declared).facts().signature) == Signature.of(declared)
+
+
+def test_a_signature_may_be_made_in_setup() -> None:
+    def setup(self: Any, context: Context) -> None:
+        self.signature = {"inputs": [NUMBER], "outputs": [NUMBER]}
+
+    number = Tensor("n", "INT64", ())
+    assert facts(setup=setup).signature == Signature((number,), (number,))
+
+
+class Measured:
+    signature: ClassVar = {
+        "inputs": [{"name": "x", "datatype": "FP32", "shape": [-1, 2]}],
+        "outputs": [NUMBER],
+    }
+
+    def __init__(self) -> None:
+        self.saw: list[Any] = []
+
+    def predict(self, batch: list[Any]) -> list[Any]:
+        self.saw += batch
+        return [{"n": np.int64(item["x"].size)} for item in batch]
+
+
+def test_without_an_example_warm_up_runs_zeros_of_the_signature() -> None:
+    model = Measured()
+    wrap(model, {}, HERE).warm_up()
+    (item,) = model.saw
+    assert (item["x"].dtype, item["x"].tolist()) == (np.float32, [[0.0, 0.0]])
+
+
+def test_an_example_goes_before_zeros_of_the_signature() -> None:
+    model = Measured()
+    model.example = {"x": np.ones((1, 2), np.float32)}  # type: ignore[attr-defined]
+    wrap(model, {}, HERE).warm_up()
+    assert model.saw[0]["x"].tolist() == [[1.0, 1.0]]
+
+
+def test_warm_up_with_zeros_fails_as_with_an_example() -> None:
+    class Wrong(Measured):
+        def predict(self, batch: list[Any]) -> list[Any]:
+            return []
+
+    with pytest.raises(
+        BadOutput, match=r"^warm-up with zeros of the signature of m:Wrong: predict returned 0"
+    ):
+        wrap(Wrong, {}, HERE, name="m:Wrong").warm_up()
+
+
+def test_an_exception_in_the_output_s_place_fails_the_warm_up() -> None:
+    class Wrong(Measured):
+        def predict(self, batch: list[Any]) -> list[Any]:
+            return [ZeroDivisionError("no")]
+
+    with pytest.raises(ZeroDivisionError, match="no"):
+        wrap(Wrong, {}, HERE).warm_up()
 
 
 def test_a_model_is_idempotent_unless_it_says_otherwise() -> None:

@@ -21,10 +21,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Protocol, TypeVar
 
-import msgspec
-
 from zbatch.errors import BadOutput, ConfigError, encodable
 from zbatch.messages import Facts
+from zbatch.signature import Signature
 
 In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
@@ -59,7 +58,8 @@ class Model(Protocol[In, Out]):
 
     Beside ``predict`` it may have ``__init__(**args)``, ``setup(context)``, ``close()`` and the attributes
     ``example`` (an item; it is run before the model counts as ready), ``idempotent`` (False: no batch is
-    ever run again), ``version`` and ``signature`` (what JSON can say).
+    ever run again), ``version`` and ``signature`` (the tensors of an item and of its output, as
+    ``signature.py`` has them).
     """
 
     def predict(self, batch: Sequence[In]) -> Sequence[Out]:
@@ -108,31 +108,34 @@ class LoadedModel:
         self.predict = predict
         self.example: Any = getattr(target, "example", MISSING)
         self.idempotent = bool(getattr(target, "idempotent", True))
+        self.signature = _signature_of(target, name)
         self._target = target
         self._name = name
 
     def warm_up(self) -> None:
-        """Run the example, if there is one, as a batch of one.
+        """Run the example, else zeros of the signature's shapes, if there is either, as a batch of one.
 
-        Raises what the model raises, and :class:`BadOutput` where it returns other than one output.
+        Raises what the model raises or returns in the output's place, and :class:`BadOutput` where it
+        returns other than one output.
         """
-        if self.example is MISSING:
-            return
+        item, origin = self.example, "the example"
+        if item is MISSING:
+            if self.signature is None:
+                return
+            item, origin = self.signature.zeros(), "zeros of the signature"
         try:
-            outputs_of(self.predict([self.example]), 1)
+            (output,) = outputs_of(self.predict([item]), 1)
         except BadOutput as error:
-            raise BadOutput(f"warm-up with the example of {self._name}: {error}") from None
+            raise BadOutput(f"warm-up with {origin} of {self._name}: {error}") from None
+        if isinstance(output, BaseException):
+            raise output
 
     def facts(self) -> Facts:
         """Return what the worker tells about this model.
 
         Raises :class:`ConfigError` for a signature that cannot be told.
         """
-        signature = getattr(self._target, "signature", None)
-        try:
-            encoded = b"" if signature is None else msgspec.json.encode(signature)
-        except (TypeError, ValueError, RecursionError) as error:
-            raise ConfigError(f"the signature of {self._name} cannot be written as JSON: {error}") from None
+        encoded = b"" if self.signature is None else self.signature.json()
         if len(encoded) > SIGNATURE_BYTES:
             raise ConfigError(
                 f"the signature of {self._name} has {len(encoded)} bytes, wanted at most {SIGNATURE_BYTES}"
@@ -145,6 +148,16 @@ class LoadedModel:
         close = getattr(self._target, "close", None)
         if callable(close) and not inspect.isclass(self._target):
             close()
+
+
+def _signature_of(target: Any, name: str) -> Signature | None:
+    declared = getattr(target, "signature", None)
+    if declared is None:
+        return None
+    try:
+        return Signature.of(declared)
+    except ConfigError as error:
+        raise ConfigError(f"the signature of {name} is malformed: {error}") from None
 
 
 def outputs_of(results: Any, count: int) -> list[Any]:

@@ -129,6 +129,33 @@ def test_a_model_without_predict_says_what_it_lacks(model: str, tmp_path: Path) 
     )
 
 
+def test_a_signature_that_is_malformed_says_where(tmp_path: Path) -> None:
+    file = tmp_path / "model.py"
+    file.write_text(
+        f"{MODELS}\nShout.signature = {{'inputs': [{{'name': 'x', 'shape': []}}], 'outputs': []}}\n"
+    )
+    found = loaded(f"{file}:Shout", tmp_path)
+    assert found.returncode == 1
+    assert is_told(
+        'model cannot be loaded why="the signature of model.py:Shout is malformed: '
+        "signature.inputs[0] has no 'datatype', wanted name, datatype, shape\"",
+        found.stderr.replace(str(tmp_path) + "/", ""),
+    )
+
+
+def test_a_model_that_fails_at_zeros_of_its_signature_never_is_ready(tmp_path: Path) -> None:
+    one = {"name": "x", "datatype": "FP32", "shape": [2]}
+    file = tmp_path / "model.py"
+    signature = {"inputs": [one], "outputs": [one]}
+    file.write_text(
+        f"class Half:\n    signature = {signature}\n    def predict(self, batch):\n        return [1 // 0]\n"
+    )
+    found = loaded(f"{file}:Half", tmp_path)
+    assert found.returncode == 1
+    assert "ZeroDivisionError" in found.stderr
+    assert "model ready" not in found.stderr
+
+
 def loaded(name: str, folder: Path) -> Any:
     """Run a worker whose model does not load; it needs no broker for that."""
     return zbatch("worker", name, "--gpu", "cpu", "--backend", f"ipc://{folder}/back")
