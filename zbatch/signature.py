@@ -76,7 +76,7 @@ class Tensor(msgspec.Struct, frozen=True):
         shape = tuple(map(abs, self.shape))
         if self.datatype == BYTES:
             return _nested(shape)
-        return np.zeros(shape, DTYPES[self.datatype])
+        return np.zeros(shape, DTYPES[self.datatype])[()]  # of shape [] a scalar, as rows of a vector are
 
     def fault_of(self, value: object) -> str:
         """Return in which way a value does not fit, to go on behind its path; empty where it fits."""
