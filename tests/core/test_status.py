@@ -111,14 +111,17 @@ def test_latency_counts_from_the_arrival() -> None:
     client.asks(0, 1, now=2.0)
     (batch,) = batches(worker.told())
     worker.answers(batch, now=2.5)
-    assert 500 <= shown(client, 2.5)["topics"]["bert"]["latency_ms"]["p50"] < 640
+    latency = shown(client, 2.5)["topics"]["bert"]["latency_ms"]
+    assert 500 <= latency["p50"] < 640
+    assert latency["mean"] == 500
 
 
 def test_a_topic_that_was_only_asked_for_has_no_figures_yet() -> None:
     client = Cluster().client()
     client.asks(0, 1)
     topic = shown(client, 1.0)["topics"]["bert"]
-    assert (topic["mean_batch"], topic["fill"], topic["run_ms"]["p50"]) == (None, None, None)
+    assert (topic["mean_batch"], topic["fill"]) == (None, None)
+    assert topic["run_ms"] == {"p50": None, "p90": None, "p99": None, "mean": None}
 
 
 def test_of_a_large_farm_as_many_processes_are_named_as_workers() -> None:

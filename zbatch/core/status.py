@@ -75,6 +75,7 @@ def _topic(core: BrokerCore, topic: Topic, now: float) -> dict[str, Any]:
 def _milliseconds(histogram: Any) -> dict[str, float | None]:
     shares = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
     found = {name: histogram.quantile(share) for name, share in shares.items()}
+    found["mean"] = histogram.total / histogram.count if histogram.count else None
     return {name: None if value is None else round(value * 1000, 3) for name, value in found.items()}
 
 
