@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples.oip_model import Judge
 from zbatch.errors import BadInput, BadOutput, BadRequest, Overloaded, TooLarge, UnknownTopic, ZbatchError
 from zbatch.gateway import oip
 from zbatch.gateway.oip import Ask, Model, Wanted, read, write
@@ -563,3 +564,16 @@ def test_many_names_are_not_all_told() -> None:
     with pytest.raises(BadInput) as caught:
         read(signature, b'{"inputs":[]}', None)
     assert str(caught.value) == ("inputs lacks 'x0', 'x1', 'x2', 'x3', 'x4', 'x5', 'x6', 'x7' and 2 more")
+
+
+def test_the_example_is_what_its_signature_says() -> None:
+    signature = Signature.of(Judge.signature)
+    features = {"name": "features", "datatype": "FP32", "shape": [2, 4], "data": [1, 1, 1, 1, 0, 0, 1, 0]}
+    names = {"name": "name", "datatype": "BYTES", "shape": [2, 1], "data": ["Ada", "Bob"]}
+    asked = ask(signature, inputs=[features, names])
+    outputs = Judge().predict(asked.items)
+    for output in outputs:
+        signature.check_output(output)
+    score, verdict = told(write(asked, signature, outputs, "judge", Judge.version).body)["outputs"]
+    assert score["data"] == [1.5, -0.25]
+    assert verdict["data"] == ["Ada passes", "Bob fails"]

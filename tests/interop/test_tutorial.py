@@ -206,7 +206,7 @@ def test_futures_come_to_a_table() -> None:
 def test_every_example_has_a_line() -> None:
     named = set(re.findall(r"\]\(([\w/]+\.py)\)", README))
     there = {one.name for one in (ROOT / "examples").glob("*.py")}
-    assert there - named == {"doubler.py", "shout.py", "gunicorn_conf.py"}
+    assert there - named == {"doubler.py", "shout.py", "gunicorn_conf.py", "oip_model.py"}
 
 
 def command(line: str, in_readme: bool = True) -> list[str]:
