@@ -491,6 +491,7 @@ def keys() -> None:
     \b
     zbatch keys new farm/                  for a broker, and one for each role
     zbatch keys add farm/ client alice     one more, in farm/alice, to copy to its host
+    zbatch keys http keys.toml alice       a key for HTTP, for zbatch gateway --api-keys keys.toml
 
     The public keys in farm/allowed are who may come in; to revoke one, delete its file.
     """
@@ -517,6 +518,29 @@ def keys_add(folder: str, role: str, name: str) -> int:
 
     home = add(folder, role, name)
     click.echo(f"{home}: copy this folder to its host, and use it there with --keys")
+    return 0
+
+
+@keys.command("http")
+@click.argument("file")
+@click.argument("name")
+@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic; may be repeated.")
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), help="Items a second, at each gateway process."
+)
+def keys_http(file: str, name: str, topics: tuple[str, ...], rate: float | None) -> int:
+    """Make an API key for a gateway, and put its hash into FILE (zbatch gateway --api-keys FILE).
+
+    The key is printed once.  To revoke it, delete the table [NAME] of the file: gateways see it at once.
+    """
+    from zbatch.gateway.apikeys import add
+    from zbatch.notation import topics as read_topics
+
+    try:
+        allowed = read_topics(list(topics)) if topics else ()
+    except ValueError as error:
+        raise click.UsageError(f"--topic: {error}") from None
+    click.echo(add(file, name, allowed, rate))
     return 0
 
 

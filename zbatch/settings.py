@@ -376,6 +376,9 @@ class GatewaySettings(Settings, frozen=True):
     drain: Seconds = 30.0
     """The longest that what is in flight may take when the gateway leaves."""
 
+    api_keys: Text = ""
+    """A file of hashed keys, see `zbatch keys http`; none: nobody is asked for one."""
+
     tls_cert: Text = ""
     """A file with the certificate, and those between it and its root; none: no TLS."""
 
@@ -401,11 +404,12 @@ class GatewaySettings(Settings, frozen=True):
         if bool(self.tls_cert) != bool(self.tls_key):
             missing = "tls_key" if self.tls_cert else "tls_cert"
             raise Wrong(missing, "wanted both a certificate and its key, got one of them")
-        if not self.insecure and not notation.is_loopback(f"tcp://{self.http}"):
+        if not self.insecure and not self.api_keys and not notation.is_loopback(f"tcp://{self.http}"):
             raise Wrong(
                 "http",
-                f"{self.http} can be reached from other hosts, and nobody is asked for a key; use a loopback "
-                "address behind a proxy that asks, or say --insecure if all who reach it are trusted",
+                f"{self.http} can be reached from other hosts, and nobody is asked for a key; use --api-keys "
+                "(`zbatch keys http` makes some), a loopback address behind a proxy that asks, or say "
+                "--insecure if all who reach it are trusted",
             )
         if self.processes > 1 and self.http.endswith(":0"):
             raise Wrong("http", "wanted a port: several processes cannot share any free one")

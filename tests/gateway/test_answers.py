@@ -13,11 +13,13 @@ from zbatch.errors import (
     BatchError,
     BrokerUnreachable,
     DeadlineExceeded,
+    Forbidden,
     ModelFailed,
     NoWorkers,
     Overloaded,
     PoisonItem,
     TooLarge,
+    Unauthorized,
     UnknownTopic,
     WorkerLost,
     ZbatchError,
@@ -38,6 +40,8 @@ from zbatch.gateway.answers import (
     [
         (BadRequest("x"), 400, "bad_request"),
         (BadInput("x"), 422, "bad_input"),
+        (Unauthorized("x"), 401, "unauthorized"),
+        (Forbidden("x"), 403, "forbidden"),
         (UnknownTopic("x"), 404, "unknown_topic"),
         (WrongMethod("/", "PUT", ["GET"]), 405, "method_not_allowed"),
         (NotAcceptable("x"), 406, "not_acceptable"),
@@ -67,6 +71,11 @@ def test_overload_says_when_to_come_back_and_an_outage_says_soon() -> None:
     assert ("retry-after", "3") in of_error(Overloaded("x", retry_after=2.2), "r").headers
     assert ("retry-after", "1") in of_error(NoWorkers("x"), "r").headers
     assert "retry-after" not in dict(of_error(ModelFailed("x"), "r").headers)
+
+
+def test_who_has_no_key_is_told_how_one_is_sent() -> None:
+    answer = of_error(Unauthorized("x"), "r")
+    assert (answer.status, dict(answer.headers)["www-authenticate"]) == (401, "Bearer")
 
 
 def test_an_error_of_the_gateway_itself_tells_nothing_of_it() -> None:

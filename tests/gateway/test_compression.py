@@ -68,7 +68,7 @@ def test_as_many_bytes_as_are_allowed_come_out() -> None:
     ("encoding", "body", "said"),
     [
         ("gzip", b"", "the body is no gzip: it is cut off"),
-        ("gzip", gzip.compress(b"hello")[:-3], "the body is no gzip: it is cut off"),
+        ("gzip", gzip.compress(b"hello", mtime=0)[:-3], "the body is no gzip: it is cut off"),
         ("gzip", b"hello", "the body is no gzip: Error -3 while decompressing data: incorrect header check"),
         ("deflate", zlib.compress(b"hello") + b"!", "the body is no deflate: 1 bytes follow its end"),
     ],

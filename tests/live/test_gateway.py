@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.live.shell import PATIENCE, ROOT, Zbatch, all_end, until
+from tests.live.shell import PATIENCE, ROOT, Zbatch, all_end, until, zbatch
 from zbatch import ZClient
 
 pytest.importorskip("granian", reason="the gateway needs zbatch[http]")
 
+DEFAULT = "/predict/default"
 MODEL = f"{ROOT}/tests/live/models.py:Obedient"
 
 
@@ -86,9 +87,7 @@ def gateway(cluster: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory)
 
 
 def test_one_item_is_asked_and_answered_in_json(gateway: Gateway) -> None:
-    status, headers, body = gateway.ask(
-        "POST", "/predict/default", {"text": "hi"}, content_type="application/json"
-    )
+    status, headers, body = gateway.ask("POST", DEFAULT, {"text": "hi"}, content_type="application/json")
 
     assert (status, json.loads(body)) == (200, {"text": "hi"})
     assert headers["content-type"] == "application/json"
@@ -137,7 +136,7 @@ def test_an_array_goes_and_comes_as_npy(gateway: Gateway) -> None:
 def test_raw_bytes_go_and_come_as_they_are(gateway: Gateway) -> None:
     photo = os.urandom(100_000)
 
-    status, headers, body = gateway.ask("POST", "/predict/default", raw=photo, content_type="image/jpeg")
+    status, headers, body = gateway.ask("POST", DEFAULT, raw=photo, content_type="image/jpeg")
 
     assert (status, headers["content-type"], body) == (200, "application/octet-stream", photo)
 
@@ -172,17 +171,17 @@ def test_a_model_that_fails_is_500_and_its_traceback_stays_at_home(gateway: Gate
 @pytest.mark.parametrize(
     ("method", "path", "body", "headers", "status", "code"),
     [
-        ("POST", "/predict/default", b"{x", {}, 400, "bad_request"),
-        ("POST", "/predict/default", b"", {}, 400, "bad_request"),
-        ("POST", "/predict/default", b"NaN", {}, 400, "bad_request"),
-        ("POST", "/predict/default", b"[" * 50_000, {}, 400, "bad_request"),
+        ("POST", DEFAULT, b"{x", {}, 400, "bad_request"),
+        ("POST", DEFAULT, b"", {}, 400, "bad_request"),
+        ("POST", DEFAULT, b"NaN", {}, 400, "bad_request"),
+        ("POST", DEFAULT, b"[" * 50_000, {}, 400, "bad_request"),
         ("POST", "/predict/default?timeout=soon", b"1", {}, 400, "bad_request"),
         ("POST", "/predict/default?timeot=1s", b"1", {}, 400, "bad_request"),
         ("POST", "/predict/default?priority=x", b"1", {}, 400, "bad_request"),
         ("POST", "/predict/a,b", b"1", {}, 400, "bad_request"),
         ("GET", "/predict/default", None, {}, 405, "method_not_allowed"),
         ("GET", "/nothing", None, {}, 404, "not_found"),
-        ("POST", "/predict/default", b"1", {"accept": "text/html"}, 406, "not_acceptable"),
+        ("POST", DEFAULT, b"1", {"accept": "text/html"}, 406, "not_acceptable"),
         (
             "POST",
             "/predict/default",
@@ -191,7 +190,7 @@ def test_a_model_that_fails_is_500_and_its_traceback_stays_at_home(gateway: Gate
             415,
             "unsupported_media_type",
         ),
-        ("POST", "/predict/default", b"1", {"content-encoding": "br"}, 415, "unsupported_media_type"),
+        ("POST", DEFAULT, b"1", {"content-encoding": "br"}, 415, "unsupported_media_type"),
     ],
 )
 def test_what_cannot_be_done_has_its_status_and_a_body_of_json(
@@ -221,12 +220,12 @@ def test_a_body_that_is_too_large_is_refused_before_it_comes(gateway: Gateway) -
 
 
 def test_a_request_id_is_taken_or_made_and_returned(gateway: Gateway) -> None:
-    given = gateway.ask("POST", "/predict/default", 1, x_request_id="mine-7")[1]["x-request-id"]
-    made = [gateway.ask("POST", "/predict/default", 1)[1]["x-request-id"] for _ in range(2)]
+    given = gateway.ask("POST", DEFAULT, 1, x_request_id="mine-7")[1]["x-request-id"]
+    made = [gateway.ask("POST", DEFAULT, 1)[1]["x-request-id"] for _ in range(2)]
 
     assert given == "mine-7"
     assert made[0] != made[1]
-    assert gateway.ask("POST", "/predict/default", 1, x_request_id="a b")[1]["x-request-id"] != "a b"
+    assert gateway.ask("POST", DEFAULT, 1, x_request_id="a b")[1]["x-request-id"] != "a b"
 
 
 @pytest.mark.parametrize(("query", "headers"), [("?timeout=200ms", {}), ("", {"x_timeout": "0.2"})])
@@ -375,10 +374,34 @@ def test_a_gateway_that_is_told_to_leave_answers_what_is_in_flight_and_refuses_n
         process.says("leaving")
 
         assert gateway.ask("GET", "/health/ready")[0] == 503
-        status, headers, body = gateway.ask("POST", "/predict/default", "late")
+        status, headers, body = gateway.ask("POST", DEFAULT, "late")
         assert (status, body, headers["connection"]) == (200, b'"late"', "close")
         assert held.result()[0] == 200
     assert process.ends() == 0
+
+
+def test_with_api_keys_only_who_holds_one_is_answered_for_its_topics_within_its_rate(
+    run: Callable[..., Zbatch], cluster: tuple[str, Path], tmp_path: Path
+) -> None:
+    file = str(tmp_path / "keys.toml")
+    alice = zbatch("keys", "http", file, "alice", "--topic", "default", "--rate", "0.01").stdout.strip()
+    bob = zbatch("keys", "http", file, "bob", "--topic", "bert").stdout.strip()
+    process = run("gateway", "--http", "127.0.0.1:0", "--endpoint", cluster[0], "--api-keys", file)
+    gateway = Gateway(process)
+    until(lambda: gateway.ask("GET", "/health/ready")[0] == 200)
+
+    status, headers, body = gateway.ask("POST", DEFAULT, 1)
+    assert (status, headers["www-authenticate"], json.loads(body)["code"]) == (401, "Bearer", "unauthorized")
+    assert gateway.predict(1, x_api_key="zb_guessed")[0] == 401
+    assert gateway.predict(1, authorization=f"Bearer {bob}")[1]["code"] == "forbidden"
+    assert gateway.predict(1, authorization=f"Bearer {alice}") == (200, 1)
+    status, headers, _ = gateway.ask("POST", DEFAULT, 1, x_api_key=alice)
+    assert (status, headers["retry-after"]) == (429, "100")
+    assert gateway.ask("GET", "/")[0] == 401
+
+    carol = zbatch("keys", "http", file, "carol").stdout.strip()
+    process.says("API keys read")
+    assert gateway.predict(2, x_api_key=carol) == (200, 2)
 
 
 def test_serve_runs_a_gateway_too_and_leaves_nothing_behind(

@@ -15,6 +15,9 @@ from zbatch.errors import BadInput, BadRequest, BatchError, ZbatchError
 
 JSON = "application/json"
 
+UNAUTHORIZED = 401
+"""The status that says how a key is sent."""
+
 UNAVAILABLE = 503
 """The status that says when to come back, though nobody knows better than: soon."""
 
@@ -83,6 +86,8 @@ def of_error(error: BaseException, request_id: str) -> Answer:
         return _answer(500, {}, {"error": "the gateway failed", "code": "internal", "request_id": request_id})
     told = {"error": text_of(error), "code": error.code, "request_id": request_id}
     headers = error.http_headers
+    if error.http_status == UNAUTHORIZED:
+        headers = {"WWW-Authenticate": "Bearer"} | headers
     if error.http_status == UNAVAILABLE:
         headers = {"Retry-After": "1"} | headers
     return _answer(error.http_status, headers, told)

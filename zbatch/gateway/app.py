@@ -23,9 +23,10 @@ import msgspec
 
 from zbatch import notation
 from zbatch.aio import AsyncZClient
-from zbatch.errors import BadRequest, BatchError, TooLarge, ZbatchError
+from zbatch.errors import BadRequest, BatchError, ConfigError, TooLarge, ZbatchError
 from zbatch.gateway import answers, bodies, routes
 from zbatch.gateway.answers import Answer, SlowBody, UnsupportedMedia
+from zbatch.gateway.apikeys import ApiKeys, Holder
 from zbatch.gateway.known import Known
 from zbatch.journal import Journal
 
@@ -111,6 +112,7 @@ class App:
         known: Which topics there are.
         max_body: Bytes of a body.
         body_timeout: Seconds for a body to come.
+        api_keys: Who may ask; None: everybody.
         journal: Where failures of the gateway itself are told.
 
     """
@@ -123,6 +125,7 @@ class App:
         *,
         max_body: int,
         body_timeout: float,
+        api_keys: ApiKeys | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
@@ -130,6 +133,7 @@ class App:
         self._journal = journal
         self._max_body = max_body
         self._body_timeout = body_timeout
+        self._api_keys = api_keys
         self._clock = clock
         self._visits: set[Visit] = set()
         self._named = f"{os.urandom(6).hex()}-"
@@ -203,7 +207,10 @@ class App:
         headers = scope.headers
         form = bodies.form_of(headers.get("content-type") or "")
         asked = _asked(scope)
+        holder = self._holder(scope)
         item = bodies.read_item(form, await self._body(scope, visit))
+        if holder is not None:
+            holder.admit(route.topic, 1, self._clock())
         await self._require_served(route.topic, asked.wait)
         try:
             output = await self._client.predict_one(
@@ -218,7 +225,10 @@ class App:
         headers = scope.headers
         form = bodies.form_of(headers.get("content-type") or "")
         asked = _asked(scope)
+        holder = self._holder(scope)
         items = bodies.read_items(form, await self._body(scope, visit))
+        if holder is not None:
+            holder.admit(route.topic, len(items), self._clock())
         await self._require_served(route.topic, asked.wait)
         try:
             outputs = await self._client.predict(
@@ -230,6 +240,7 @@ class App:
         return Answer(200, [("content-type", kind)], data)
 
     async def _about(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+        self._holder(scope)
         topics = {name: {"workers": topic["workers"]} for name, topic in self._known.topics.items()}
         return _json(200, {"name": "zbatch", "topics": topics, "ask": "POST /predict/TOPIC"})
 
@@ -242,6 +253,12 @@ class App:
         if not ready:
             answer.headers.append(("retry-after", "1"))
         return answer
+
+    def _holder(self, scope: Scope) -> Holder | None:
+        """Return who asks, before the body is read; None where nobody is asked for a key."""
+        if self._api_keys is None:
+            return None
+        return self._api_keys.holder(scope.headers.get("authorization"), scope.headers.get("x-api-key"))
 
     # --- reading -----------------------------------------------------------------------------------
 
@@ -321,9 +338,18 @@ class App:
             now = self._clock()
             if now - looks >= LOOK:
                 looks = now
+                self._read_keys()
                 await self._look()
             self._sweep(self._clock())
             await asyncio.sleep(SWEEP)
+
+    def _read_keys(self) -> None:
+        """See who holds keys now; a file that went wrong leaves them as they were."""
+        try:
+            if self._api_keys is not None and self._api_keys.look():
+                self._journal.event("API keys read")
+        except ConfigError as error:
+            self._journal.event("API keys not read", level="error", why=str(error))
 
     def _sweep(self, now: float) -> None:
         for visit in list(self._visits):

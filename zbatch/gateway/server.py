@@ -17,6 +17,7 @@ from typing import Any
 from zbatch.aio import AsyncZClient
 from zbatch.config import GatewaySettings, describe, version
 from zbatch.errors import ConfigError
+from zbatch.gateway.apikeys import ApiKeys
 from zbatch.gateway.app import App
 from zbatch.gateway.known import Known
 from zbatch.journal import Journal
@@ -98,6 +99,9 @@ async def _serve(settings: GatewaySettings, place: Place, journal: Journal, life
             loop.call_soon_threadsafe(at_once.set)
 
     at_once = asyncio.Event()
+    api_keys = ApiKeys(settings.api_keys) if settings.api_keys else None
+    if api_keys is not None:
+        api_keys.look()
     client: AsyncZClient[Any, Any] = AsyncZClient(
         settings.endpoint, timeout=settings.timeout, keys=settings.keys or None, timing=settings.timing
     )
@@ -107,6 +111,7 @@ async def _serve(settings: GatewaySettings, place: Place, journal: Journal, life
         journal,
         max_body=settings.max_body,
         body_timeout=settings.body_timeout,
+        api_keys=api_keys,
     )
     server = _server(settings, place, app)
     heed_orders(stop, lifeline)
