@@ -95,3 +95,25 @@ def test_what_was_long_ago_is_forgotten() -> None:
         rate.add(1, now=float(second))
     assert len(rate._counts) == 11
     assert rate.per_second(2_000.0) == 0.0
+
+
+# --- what others read -----------------------------------------------------------------------------
+
+
+def test_what_took_less_than_a_power_of_two_is_counted_below_it() -> None:
+    histogram = recorded(0.1, 0.24, 0.25, 0.3, 0.49, 0.5, 3.0)
+    assert histogram.below([-3, -2, -1, 0, 1, 2]) == [1, 2, 5, 6, 6, 7]
+    assert Histogram().below([0]) == [0]
+
+
+def test_a_copy_stays_as_it_was() -> None:
+    histogram = recorded(1.0)
+    same = histogram.copy()
+    histogram.record(2.0)
+    assert (same.count, same.total, histogram.count) == (1, 1.0, 2)
+
+
+def test_two_histograms_are_added_up() -> None:
+    both = recorded(1.0, 2.0)
+    both.add(recorded(2.0, 4.0))
+    assert (both.buckets, both.total) == (recorded(1.0, 2.0, 2.0, 4.0).buckets, 9.0)

@@ -270,8 +270,13 @@ class Dispatcher:
             return
         topic = self._topics.all[worker.ready.topic]
         self._last_batch += 1
+        tally = topic.tally
         for span in spans:
             span.runs += 1
+            if span.runs > 1:
+                tally.retries += 1
+            else:
+                tally.wait.record(now - span.held.arrived, span.stop - span.start)
         items = sum(span.stop - span.start for span in spans)
         handed = Handed(self._last_batch, worker, spans, items, max(span.runs for span in spans), now)
         worker.holds[handed.number] = handed
@@ -280,10 +285,11 @@ class Dispatcher:
             handed.apart = True
             topic.apart_running = handed
         topic.running += items
-        topic.tally.batches += 1
-        topic.tally.batched_items += items
-        topic.tally.batched_room += worker.room.items
-        topic.tally.retries += sum(1 for span in spans if span.runs > 1)
+        tally.batches += 1
+        tally.batched_items += items
+        tally.batched_room += worker.room.items
+        octave = (items - 1).bit_length()
+        tally.sizes[octave] = tally.sizes.get(octave, 0) + 1
         topic.roster.changed(worker)
         self._out.append(self._batch(handed, now))
 

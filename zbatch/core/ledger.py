@@ -50,6 +50,8 @@ class Ledger:
         """Bytes of everything without an outcome."""
         self.skippable: dict[str, Topic] = {}
         """Topics in which somebody stopped waiting for items that a worker has."""
+        self.refused: dict[str, int] = {}
+        """Items that were not taken in because there is no such topic, by code."""
         self._draining = False
         self._limits = settings.limits
         self._longest = settings.limits.topic_age or LONGEST
@@ -105,14 +107,14 @@ class Ledger:
         try:
             topic = self._topics.open(group.topic)
         except UnknownTopic as unknown:
-            self._refuse(client, (group.base + start, group.base + stop), to_fault(unknown))
+            self._turn_away(client, None, (group.base + start, group.base + stop), to_fault(unknown))
             return
         if self._draining:
-            self._refuse(client, (group.base + start, group.base + stop), DRAINING)
+            self._turn_away(client, topic, (group.base + start, group.base + stop), DRAINING)
             return
         if group.deadline_ms == 0:
             late = Fault("deadline_exceeded", "the deadline had passed when the request arrived")
-            self._refuse(client, (group.base + start, group.base + stop), late)
+            self._turn_away(client, topic, (group.base + start, group.base + stop), late)
             return
         at_once = topic.roster.items_at_once
         soonest = min(group.deadline_ms / 1000, self._longest) * at_once
@@ -120,14 +122,14 @@ class Ledger:
         if (topic.items + at_once) * topic.typical_run * MARGIN > soonest:
             vain = self._waits_in_vain(client, topic, group)
             if vain is not None:
-                self._refuse(client, (group.base + start, group.base + stop), vain)
+                self._turn_away(client, topic, (group.base + start, group.base + stop), vain)
                 return
         size = self._size(group, buffers, part)
         if self._fits(client, topic, stop - start, size):
             self._enter(client, topic, group, buffers, part, size, now)
         elif group.whole:
             fault = self._too_large(stop - start, size) or self._overloaded(topic, now)
-            self._refuse(client, (group.base + start, group.base + stop), fault)
+            self._turn_away(client, topic, (group.base + start, group.base + stop), fault)
         else:
             self._admit_some(client, topic, group, buffers, part, now)
 
@@ -155,10 +157,15 @@ class Ledger:
                 continue
             fault = self._too_large(1, own)
             end = stop if fault is None else start + 1
-            self._refuse(
-                client, (group.base + start, group.base + end), fault or self._overloaded(topic, now)
-            )
+            ids = (group.base + start, group.base + end)
+            self._turn_away(client, topic, ids, fault or self._overloaded(topic, now))
             start = end
+
+    def _turn_away(self, client: Client, topic: Topic | None, ids: Range, fault: Fault) -> None:
+        """Refuse what was not taken in, and count it."""
+        refused = self.refused if topic is None else topic.tally.refused
+        refused[fault.code] = refused.get(fault.code, 0) + ids[1] - ids[0]
+        self._refuse(client, ids, fault)
 
     def _size(self, group: Group, buffers: list[Sequence[Any]] | None, part: Range) -> int:
         start, stop = part
@@ -208,6 +215,7 @@ class Ledger:
         topic.size += held.size
         self.size += held.size
         topic.tally.items += count
+        topic.tally.size += held.size
         topic.asked(client.principal, now)
         topic.backlog.push(Span(held, 0, count))
         self._topics.touch(topic)

@@ -32,16 +32,43 @@ class Tally:
     """What happened to a topic so far."""
 
     items: int = 0
+    size: int = 0
+    """Bytes of the items that were admitted."""
     answered: int = 0
     batches: int = 0
     batched_items: int = 0
     batched_room: int = 0
+    sizes: dict[int, int] = field(default_factory=dict)
+    """Batches of at most 2 ** n items, and more than half as many, by n."""
     closed: dict[str, int] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
+    refused: dict[str, int] = field(default_factory=dict)
+    """Items that were not taken in, by code."""
     retries: int = 0
+    wait: Histogram = field(default_factory=Histogram)
+    """From an item's arrival until a worker had it for the first time."""
     latency: Histogram = field(default_factory=Histogram)
     run: Histogram = field(default_factory=Histogram)
     rate: Rate = field(default_factory=Rate)
+
+    def copy(self) -> Tally:
+        """Return the same counts, which stay as they are; but for the rate, which only the present has."""
+        return Tally(
+            items=self.items,
+            size=self.size,
+            answered=self.answered,
+            batches=self.batches,
+            batched_items=self.batched_items,
+            batched_room=self.batched_room,
+            sizes=dict(self.sizes),
+            closed=dict(self.closed),
+            errors=dict(self.errors),
+            refused=dict(self.refused),
+            retries=self.retries,
+            wait=self.wait.copy(),
+            latency=self.latency.copy(),
+            run=self.run.copy(),
+        )
 
 
 @dataclass(slots=True, eq=False)
