@@ -343,3 +343,39 @@ def test_where_an_order_goes_may_stand_with_the_clients(tmp_path: Path) -> None:
 def test_only_one_broker_is_told_at_a_time() -> None:
     with pytest.raises(ConfigError, match="wanted one broker, got 2"):
         config.resolve_drain({"endpoint": "ipc:///a,ipc:///b"})
+
+
+# --- metrics ---------------------------------------------------------------------------------------
+
+
+def test_serve_has_its_workers_metrics_at_the_ports_behind_its_brokers(write: Write) -> None:
+    file = write(
+        '[[worker]]\nmodel = "a:A"\n'
+        '[[worker]]\nmodel = "b:B"\nmetrics = "127.0.0.1:7"\n'
+        '[[worker]]\nmodel = "c:C"'
+    )
+    found = config.resolve_serve({"metrics": "127.0.0.1:9100"}, file)
+    assert found.settings.broker.metrics == "127.0.0.1:9100"
+    shown = [worker.metrics for worker in found.settings.workers]
+    assert shown == ["127.0.0.1:9101", "127.0.0.1:7", "127.0.0.1:9103"]
+    assert found.sources["worker.0.metrics"] == "--metrics"
+
+
+def test_serve_without_metrics_has_none() -> None:
+    found = config.resolve_serve({"model": "m:M"})
+    assert (found.settings.broker.metrics, found.settings.workers[0].metrics) == (None, None)
+
+
+def test_any_free_port_is_one_for_each() -> None:
+    found = config.resolve_serve({"model": "m:M", "metrics": "127.0.0.1:0"})
+    assert [found.settings.broker.metrics, found.settings.workers[0].metrics] == ["127.0.0.1:0"] * 2
+
+
+def test_serve_lets_others_read_its_metrics_where_that_is_said_aloud(write: Write) -> None:
+    found = config.resolve_serve({"model": "m:M", "metrics": "0.0.0.0:9100", "insecure": True})
+    assert found.settings.workers[0].metrics == "0.0.0.0:9101"
+    with pytest.raises(ConfigError, match="metrics of worker 1: wanted a port from 0 to 65535, got '65536'"):
+        config.resolve_serve({"model": "m:M", "metrics": "127.0.0.1:65535"})
+    file = write('[broker]\nmetrics = "0.0.0.0:9100"\ninsecure = true\n[worker]\nmodel = "m:M"')
+    with pytest.raises(ConfigError, match=r"metrics of worker 1: .*--insecure"):
+        config.resolve_serve({}, file)

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from tools import draw_states
-from zbatch import errors
+from zbatch import errors, series
 from zbatch.config import (
     BenchSettings,
     BrokerSettings,
@@ -21,7 +21,7 @@ from zbatch.config import (
     WorkerSettings,
     leaves,
 )
-from zbatch.core import retry
+from zbatch.core import figures, retry
 from zbatch.core.status import snapshot
 from zbatch.screen import render
 
@@ -42,8 +42,9 @@ def rows(page: str, *titles: str) -> list[list[str]]:
             found: list[list[str]] = []
             for row in lines:
                 if not row.startswith("|"):
-                    return found
+                    break
                 found.append(cells(row))
+            return found
     raise AssertionError(f"no table with the titles {titles}")
 
 
@@ -189,6 +190,29 @@ def test_every_test_that_the_table_of_changes_names_exists() -> None:
     for first, name in re.findall(r"`(tests/[\w/]*?)?(test_\w+\.py)`", text):
         folder = Path(first) if first else folder
         assert (ROOT / folder / name).is_file(), f"{folder / name}"
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+METRICS = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("title", "table"), series.TABLES.items())
+def test_the_tables_of_metrics_have_every_series_as_it_is(
+    title: str, table: tuple[series.Series, ...]
+) -> None:
+    _, _, text = METRICS.partition(f"## {title}\n")
+    told = [
+        (row[0].strip("`"), row[1], tuple(re.findall(r"`(\w+)`", row[2])), row[3])
+        for row in rows(text, "series", "kind", "labels", "meaning")
+    ]
+    assert told == [tuple(one) for one in table]
+
+
+def test_the_bounds_of_metrics_are_those_of_the_code() -> None:
+    assert (series.NAMED, figures.MOST) == (64, 4_096)
+    assert "64 topics and 64 slots" in METRICS
+    assert "4,096 topics" in METRICS
 
 
 # --- guarantees ----------------------------------------------------------------------------------

@@ -53,6 +53,8 @@ DAY = datetime.date(2026, 1, 1)
         (notation.arguments, '{"a": true}', {"a": True}),
         (notation.endpoint_to_bind, " tcp://127.0.0.1:5555 ", "tcp://127.0.0.1:5555"),
         (notation.endpoint_to_bind, "tcp://*:0", "tcp://*:0"),
+        (notation.address, " 127.0.0.1:9100 ", "127.0.0.1:9100"),
+        (notation.address, "[::1]:0", "[::1]:0"),
         (notation.endpoint_to_bind, "tcp://[::1]:*", "tcp://[::1]:*"),
         (notation.endpoint_to_bind, "ipc:///run/zbatch", "ipc:///run/zbatch"),
         (notation.endpoint_to_connect, "ipc://@name", "ipc://@name"),
@@ -125,6 +127,9 @@ def test_what_is_written_is_read(read: Callable[[object], object], value: object
             "localhost:5555",
             "wanted tcp://host:port or ipc:///path, got 'localhost:5555'; say tcp://localhost:5555",
         ),
+        (notation.address, "9100", "wanted host:port such as 127.0.0.1:9100, got '9100'"),
+        (notation.address, "*:9100", "wanted host:port such as 127.0.0.1:9100, got '*:9100'"),
+        (notation.address, "host:x", "wanted a port from 0 to 65535, got 'x' in 'host:x'"),
         (notation.endpoint_to_bind, "5555", "wanted tcp://host:port or ipc:///path, got '5555'"),
         (
             notation.endpoint_to_connect,

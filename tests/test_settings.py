@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 
 import msgspec
 import pytest
@@ -111,6 +112,20 @@ def test_other_hosts_are_let_in_only_when_that_is_said_out_loud(endpoint: str) -
     with pytest.raises(ConfigError, match=r"^backend: .*--insecure"):
         BrokerSettings(backend=(endpoint,), frontend=("ipc://f",))
     assert BrokerSettings(frontend=(endpoint,), insecure=True).frontend == (endpoint,)
+
+
+@pytest.mark.parametrize(
+    "settings", [partial(BrokerSettings, keys="k"), partial(WorkerSettings, "m:M", keys="k")]
+)
+def test_metrics_are_shown_to_other_hosts_only_when_that_is_said_out_loud_keys_or_not(
+    settings: Callable[..., BrokerSettings | WorkerSettings],
+) -> None:
+    assert settings(metrics="127.0.0.1:9100").metrics == "127.0.0.1:9100"
+    with pytest.raises(
+        ConfigError, match=r"^metrics: 10.0.0.7:9100 can be reached from other hosts.*--insecure"
+    ):
+        settings(metrics="10.0.0.7:9100")
+    assert settings(metrics="10.0.0.7:9100", insecure=True).metrics == "10.0.0.7:9100"
 
 
 def test_any_free_port_may_be_named_twice() -> None:

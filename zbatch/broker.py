@@ -11,20 +11,23 @@ import ctypes
 import os
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from copy import copy
 from functools import partial
 from typing import Any
 
 import zmq
 
-from zbatch import wire
+from zbatch import extras, wire
 from zbatch.config import BrokerSettings, describe, version
 from zbatch.core.actions import Send
 from zbatch.core.broker import BrokerCore
+from zbatch.core.figures import Snapshots
 from zbatch.core.links import BACK, FRONT
 from zbatch.gate import Gate, try_doors
 from zbatch.journal import Journal
 from zbatch.messages import NOWHERE, Batch, Denied, Fault
+from zbatch.metrics import Flow
 from zbatch.processes import Alarm, heed_orders
 from zbatch.security import AllowList, of_broker
 from zbatch.sockets import (
@@ -61,6 +64,9 @@ ORDINARY = frozenset({"worker ready", "client gone"})
 LAST_WORDS = 5.0
 """Seconds that a leaving broker waits for what runs."""
 
+SNAPSHOT = 1.0
+"""Seconds between two snapshots for /metrics, where that is served."""
+
 
 class Broker:
     """A broker in this process."""
@@ -77,6 +83,8 @@ class Broker:
         self._alarm = Alarm()
         self._leaving: float | None = None
         self._watchdog = Watchdog()
+        self._flows = {FRONT: Flow(), BACK: Flow()}
+        self._metrics: _Metrics | None = None
 
     def start(self) -> None:
         """Listen; raises :class:`ConfigError` where an endpoint cannot be listened on, or anybody gets in."""
@@ -93,6 +101,8 @@ class Broker:
             if self._gate is not None:
                 try_doors(self._gate, [end for bound in self._sides.values() for end in bound.endpoints])
                 self._gate.start()
+            if settings.metrics is not None:
+                self._metrics = _Metrics(settings.metrics, self.core, self._flows, self._journal)
         except Exception:
             self.close()
             raise
@@ -141,11 +151,9 @@ class Broker:
                 self.core.slept(turned, now)
             turned = now
             self._perform(self.core.tick(now), now)
-            self._watchdog.alive(now)
+            self._show(now)
             if self._outboxes:
                 self._empty_outboxes(now)
-            if self.core.events:
-                self._print()
             if self.core.draining and self._leaving is None:
                 self._leave(now)
             if self._leaving is not None:
@@ -153,6 +161,8 @@ class Broker:
 
     def close(self) -> None:
         """Let go of every socket."""
+        if self._metrics is not None:
+            self._metrics.close()
         for bound in self._sides.values():
             bound.close()
         if self._gate is not None:
@@ -170,11 +180,14 @@ class Broker:
             due = min(due or self._leaving, self._leaving)
         if self._gate is not None:
             due = min(due or self._gate.look_at, self._gate.look_at)
+        if self._metrics is not None:
+            due = min(due or self._metrics.due, self._metrics.due)
         due = self._watchdog.sooner(due)
         return None if due is None else max(0, int((due - now) * 1000) + 1)
 
     def _read(self, side: bytes, most: int) -> None:
         socket = self._sides[side].socket
+        flow = self._flows[side]
         for _ in range(most):
             if not is_readable(socket):
                 return
@@ -185,6 +198,8 @@ class Broker:
                 peer, envelope, frames, card = receive_card(socket, side, self.core.links.by_peer)
                 if card is not None:
                     identity = self._gate.identify(side + peer, card)
+            flow.received_messages += 1
+            flow.received_bytes += len(envelope) + (sum(map(len, frames)) if frames else 0)
             now = time.monotonic()
             try:
                 message = decode(envelope, frames)
@@ -198,6 +213,14 @@ class Broker:
             actions = self.core.handle(side + peer, message, frames, now, identity)
             if actions:
                 self._perform(actions, now)
+
+    def _show(self, now: float) -> None:
+        """Let others see how it is: the service manager, who scrapes, who reads the log."""
+        self._watchdog.alive(now)
+        if self._metrics is not None:
+            self._metrics.leave(now)
+        if self.core.events:
+            self._print()
 
     def _watch_gate(self, gate: Gate, now: float) -> None:
         gate.answer()
@@ -223,6 +246,7 @@ class Broker:
                 continue
             try:
                 send_to(self._sides[peer[:1]].socket, peer[1:], envelope, action.frames)
+                self._sent(peer, envelope, action.frames)
             except zmq.Again:
                 outbox = self._outboxes[peer] = _Outbox(peer)
                 self._keep(outbox, action, envelope, now)
@@ -230,6 +254,11 @@ class Broker:
                 if error.errno != zmq.EHOSTUNREACH:
                     raise
                 self.core.unreachable(peer, now, action.message)
+
+    def _sent(self, peer: bytes, envelope: bytes, frames: Sequence[Any]) -> None:
+        flow = self._flows[peer[:1]]
+        flow.sent_messages += 1
+        flow.sent_bytes += len(envelope) + (sum(map(len, frames)) if frames else 0)
 
     def _keep(self, outbox: _Outbox, action: Send, envelope: bytes, now: float) -> None:
         outbox.put(action, envelope)
@@ -246,6 +275,7 @@ class Broker:
                 while outbox.messages:
                     envelope, frames, _ = outbox.messages[0]
                     send_to(socket, outbox.peer[1:], envelope, frames)
+                    self._sent(outbox.peer, envelope, frames)
                     outbox.sent()
             except zmq.Again:
                 continue
@@ -276,6 +306,32 @@ class Broker:
         for what, facts in events:
             level = "info" if what in ORDINARY else "warning"
             self._journal.event(what, level=level, **facts)  # type: ignore[arg-type]
+
+
+class _Metrics:
+    """What the loop does for whoever scrapes: it leaves a snapshot now and then."""
+
+    def __init__(self, address: str, core: BrokerCore, flows: Mapping[bytes, Flow], journal: Journal) -> None:
+        parts = extras.metrics()
+        self.due = 0.0
+        self._snapshots = Snapshots(core)
+        self._flows = {"clients": flows[FRONT], "workers": flows[BACK]}
+        self._shown = parts.series.BrokerSeries()
+        self._exposition = parts.exposition.Exposition(address, self._shown, journal)
+        # Nobody who scrapes finds an empty page.
+        self.leave(time.monotonic())
+        self._exposition.start()
+
+    def leave(self, now: float) -> None:
+        """Leave a snapshot, if it is time."""
+        if now >= self.due:
+            self.due = now + SNAPSHOT
+            flows = {side: copy(flow) for side, flow in self._flows.items()}
+            self._shown.leave(self._snapshots.take(now), flows, now)
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._exposition.close()
 
 
 class _Outbox:

@@ -347,6 +347,7 @@ def resolve_gateway(given: Mapping[str, Any], file: str | None = None) -> Resolv
 
 
 SHARED_BY_SERVE = ("timing", "log_format", "log_level", "keys")
+SHARED_BY_SERVE = ("timing", "log_format", "log_level", "keys", "insecure")
 """What a setting of ``serve`` means for both, its broker and its workers."""
 
 _OF_ALL_WORKERS = {"gpu", "num", "batch_size", "batch_cost", "max_latency", "lease", "slots"}
@@ -365,6 +366,12 @@ def serve_leaves() -> dict[str, Leaf]:
     )
     workers = {leaf.path: leaf for leaf in leaves(WorkerSettings) if leaf.path != "backend"}
     return gateway | broker | workers
+    worker = {leaf.path: leaf for leaf in leaves(WorkerSettings) if leaf.path != "backend"}
+    metrics = broker["metrics"]._replace(
+        help="Serve the broker's /metrics for Prometheus here, such as 127.0.0.1:9100, and those of the "
+        "first worker, the second and so on at the ports behind it."
+    )
+    return broker | worker | {"metrics": metrics, "insecure": broker["insecure"]}
 
 
 def resolve_serve(given: Mapping[str, Any], file: str | None = None) -> Resolved[ServeSettings]:
@@ -386,6 +393,7 @@ def resolve_serve(given: Mapping[str, Any], file: str | None = None) -> Resolved
     settled = [
         _settle(WorkerSettings, [_part(layer, _is_workers) for layer in over] + [one]) for one in workers
     ]
+    settled = [_behind(number, worker, broker) for number, worker in enumerate(settled, 1)]
     sources = {f"broker.{path}": source for path, source in broker.sources.items()}
     for number, worker in enumerate(settled):
         sources |= {f"worker.{number}.{path}": source for path, source in worker.sources.items()}
@@ -425,10 +433,32 @@ def _is_gateways(path: str) -> bool:
 def _is_gateways_alone(path: str) -> bool:
     others = {leaf.path for kind in (BrokerSettings, WorkerSettings) for leaf in leaves(kind)}
     return path in {leaf.path for leaf in leaves(GatewaySettings)} - others - {"endpoint"}
+def _behind(
+    number: int, worker: Resolved[WorkerSettings], broker: Resolved[BrokerSettings]
+) -> Resolved[WorkerSettings]:
+    """Have a worker that was not told where to serve its metrics serve them behind the broker's."""
+    address = broker.settings.metrics
+    if address is None or worker.sources["metrics"] != "default":
+        return worker
+    host, _, port = address.rpartition(":")
+    # Port 0 is any free one, for each.
+    try:
+        behind = notation.address(f"{host}:{int(port) + number if int(port) else 0}")
+        settings = structs.replace(worker.settings, metrics=behind)
+    except ValueError as error:
+        raise ConfigError(f"metrics of worker {number}: {error}") from None
+    except Wrong as wrong:
+        raise ConfigError(f"metrics of worker {number}: {wrong.sentence}") from None
+    return worker._replace(settings=settings, sources=worker.sources | {"metrics": broker.sources["metrics"]})
+
+
+def _is_brokers(path: str) -> bool:
+    worker = {leaf.path for leaf in leaves(WorkerSettings)} - {"backend", "metrics"}
+    return path not in worker or path.partition(".")[0] in SHARED_BY_SERVE
 
 
 def _is_workers(path: str) -> bool:
-    return path != "backend" and path in {leaf.path for leaf in leaves(WorkerSettings)}
+    return path not in ("backend", "metrics") and path in {leaf.path for leaf in leaves(WorkerSettings)}
 
 
 def _require_common(file: str | None, over: Sequence[_Layer]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from math import frexp
 
@@ -97,3 +98,13 @@ class Rate:
         second = int(now)
         events = sum(n for when, n in self._counts.items() if second - 10 <= when < second)
         return events / max(1.0, min(10.0, second - int(self._first)))
+
+
+@dataclass(slots=True)
+class Flow:
+    """What went over one side of a broker."""
+
+    received_messages: int = 0
+    received_bytes: int = 0
+    sent_messages: int = 0
+    sent_bytes: int = 0

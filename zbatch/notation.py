@@ -265,6 +265,16 @@ def endpoints_to_connect(value: object) -> tuple[str, ...]:
     return tuple(endpoint_to_connect(one) for one in words(value))
 
 
+def address(value: object) -> str:
+    """Read where to serve HTTP: ``host:port``; port 0 is any free one."""
+    written = text(value).strip()
+    host, colon, port = written.rpartition(":")
+    if not colon or not _HOST.fullmatch(host) or host == "*":
+        raise ValueError(f"wanted host:port such as 127.0.0.1:9100, got {value!r}")
+    _require_port(written, port, lowest=0)
+    return written
+
+
 def is_loopback(endpoint: str) -> bool:
     """Say whether only this machine can reach the endpoint: ipc, or a loopback address over tcp."""
     kind, host, _ = _parts(endpoint)
@@ -362,6 +372,7 @@ GPUS = Written("all|cpu|N,...", gpus, toml, many=True)
 ARGUMENTS = Written("KEY=VALUE", arguments, show_arguments, many=True)
 HTTP = Written("HOST:PORT", http_address, toml)
 BIND = Written("ENDPOINT,...", endpoints_to_bind, toml, many=True)
+ADDRESS = Written("HOST:PORT", address, toml)
 CONNECT = Written("ENDPOINT,...", endpoints_to_connect, toml, many=True)
 
 

@@ -42,6 +42,7 @@ Arguments = Annotated[dict[str, Any], notation.ARGUMENTS]
 HttpAddress = Annotated[str, notation.HTTP]
 BindTo = Annotated[tuple[str, ...], notation.BIND]
 ConnectTo = Annotated[tuple[str, ...], notation.CONNECT]
+Address = Annotated[str, notation.ADDRESS]
 Batching = Annotated[Literal["eager", "window"], notation.choice("eager", "window")]
 LogFormat = Annotated[Literal["text", "json"], notation.choice("text", "json")]
 LogLevel = Annotated[
@@ -76,6 +77,15 @@ def _not_below(settings: Struct, field: str, other: str) -> None:
     value, bound = getattr(settings, field), getattr(settings, other)
     if value < bound:
         raise Wrong(field, f"wanted at least {other}, which is {bound}, got {value}")
+
+
+def _private_metrics(address: str | None, *, insecure: bool) -> None:
+    if address is not None and not insecure and not notation.is_loopback(f"tcp://{address}"):
+        raise Wrong(
+            "metrics",
+            f"{address} can be reached from other hosts, and HTTP asks nobody for a key; serve a loopback "
+            "address (127.0.0.1:port), or say --insecure if all who reach it may read how busy this is",
+        )
 
 
 class Settings(Struct, frozen=True, forbid_unknown_fields=True):
@@ -223,6 +233,10 @@ class BrokerSettings(Settings, frozen=True):
     insecure: Flag = False
     """Allow addresses that other hosts can reach, although nobody is asked for a key."""
 
+    metrics: Address | None = None
+    """Serve /metrics for Prometheus here, such as 127.0.0.1:9100; another address than a loopback one takes
+    --insecure also where there are keys, for nobody who comes by HTTP is asked for one."""
+
     ipc_group: Text = ""
     """A group of this host whose members may use the ipc endpoints, too; none: only this user."""
 
@@ -253,6 +267,7 @@ class BrokerSettings(Settings, frozen=True):
                 raise Wrong(
                     "backend", f"wanted another endpoint than the frontend's, got {endpoint} for both"
                 )
+        _private_metrics(self.metrics, insecure=self.insecure)
 
     def _require_private(self, field: str, endpoint: str) -> None:
         if not self.insecure and not self.keys and not notation.is_loopback(endpoint):
@@ -316,6 +331,13 @@ class WorkerSettings(Settings, frozen=True):
     keys: Text = ""
     """The folder with this host's key and the broker's public one; none: the broker asks for no key."""
 
+    metrics: Address | None = None
+    """Serve /metrics for Prometheus here, such as 127.0.0.1:9101; another address than a loopback one takes
+    --insecure also where there are keys, for nobody who comes by HTTP is asked for one."""
+
+    insecure: Flag = False
+    """Allow --metrics at an address that other hosts can reach."""
+
     name: Text = ""
     """What people call this worker; picks its table where a file has several."""
 
@@ -338,6 +360,7 @@ class WorkerSettings(Settings, frozen=True):
             raise Wrong("model", f"wanted package.module:Name or path/file.py:Name, got {self.model!r}{hint}")
         if not self.backend:
             raise Wrong("backend", f"wanted an endpoint such as {BACKEND}, got none")
+        _private_metrics(self.metrics, insecure=self.insecure)
 
 
 class GatewaySettings(Settings, frozen=True):
