@@ -6,17 +6,21 @@ from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, UnknownMetricFamily
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from tests.core.driving import Cluster, Peer, group
 from tests.core.hearing import batches
+from tests.test_nvml import Library
 from zbatch import series
 from zbatch.core.figures import Snapshots
 from zbatch.exposition import page
 from zbatch.messages import Child, Children, Fault, Request
 from zbatch.metrics import Flow
-from zbatch.series import BrokerSeries, Names
+from zbatch.model_metrics import Slate, SlotFigures, Work, WorkerFigures, report
+from zbatch.nvml import Gpus
+from zbatch.series import BrokerSeries, Names, WorkerSeries
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0"
 
@@ -122,7 +126,9 @@ def test_before_the_first_snapshot_only_the_process_is_shown() -> None:
     assert {name for name, *_ in samples(BrokerSeries())} == {one.name for one in series.PROCESS}
 
 
-@pytest.mark.parametrize("one", series.BROKER + series.PROCESS, ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "one", series.BROKER + series.WORKER + series.GPU + series.PROCESS, ids=lambda one: one.name
+)
 def test_names_say_whose_they_are_and_their_unit(one: series.Series) -> None:
     assert one.name.startswith("zbatch_")
     assert one.name.endswith("_total") == (one.kind == "counter")
@@ -152,3 +158,136 @@ def test_who_is_named_stays_named_and_who_is_not_does_not_become_so() -> None:
     assert names.of("cab") == {"a": "a", "b": "b", "c": "other"}
     assert names.of("bc") == {"b": "b", "c": "other"}
     assert names.of("bcde") == {"b": "b", "c": "other", "d": "d", "e": "other"}
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+def worker(
+    *slots: SlotFigures, reports: dict[str, bytes] | None = None, gpus: Gpus | None = None
+) -> dict[tuple[str, ...], float]:
+    """Return what is shown of a worker."""
+    return samples(worker_series(*slots, reports=reports, gpus=gpus))
+
+
+def worker_series(
+    *slots: SlotFigures, reports: dict[str, bytes] | None = None, gpus: Gpus | None = None
+) -> WorkerSeries:
+    slates = {slot.name: Slate.create() for slot in slots}
+    for name, content in (reports or {}).items():
+        slates[name].write(content)
+    shown = WorkerSeries("bert", slates, gpus or Gpus([]), clock=lambda: 2.0)
+    shown.leave(WorkerFigures(slots, {"tcp://b:1": 0.5}), 1.0)
+    return shown
+
+
+def slot(name: str, state: str = "ready", deaths: dict[str, int] | None = None) -> SlotFigures:
+    return SlotFigures(name, state, "cpu", deaths or {})
+
+
+def kept(**counts: float) -> bytes:
+    """Return a report of a process that ran one batch of three, and whose model keeps these gauges."""
+    work = Work()
+    work.ran(3, 1, 0.3)
+    return report(work, [GaugeMetricFamily(name, "Own.", value=value) for name, value in counts.items()])
+
+
+def test_a_worker_shows_its_slots_and_what_ran_in_them() -> None:
+    found = worker(slot("0"), slot("1", "dead", {"SIGKILL": 2}), reports={"0": kept()})
+    wanted = {
+        ("zbatch_worker_model_processes", "ready", "bert"): 1.0,
+        ("zbatch_worker_model_processes", "dead", "bert"): 1.0,
+        ("zbatch_worker_restarts_total", "SIGKILL", "1", "bert"): 2.0,
+        ("zbatch_worker_slot_info", "cpu", "0", "bert"): 1.0,
+        ("zbatch_worker_items_total", "0", "bert"): 3.0,
+        ("zbatch_worker_failed_items_total", "0", "bert"): 1.0,
+        ("zbatch_worker_items_total", "1", "bert"): 0.0,
+        ("zbatch_worker_batch_items_bucket", "2.0", "0", "bert"): 0.0,
+        ("zbatch_worker_batch_items_bucket", "4.0", "0", "bert"): 1.0,
+        ("zbatch_worker_run_seconds_bucket", "0.5", "0", "bert"): 1.0,
+        ("zbatch_worker_run_seconds_sum", "0", "bert"): 0.3,
+        ("zbatch_worker_broker_silence_seconds", "tcp://b:1"): 0.5,
+        ("zbatch_worker_snapshot_age_seconds",): 1.0,
+    }
+    assert {what: found.get(what) for what in wanted} == wanted
+
+
+def test_the_models_own_metrics_are_told_apart_by_slot() -> None:
+    found = worker(slot("0"), slot("1"), reports={"0": kept(own=1.0), "1": kept(own=2.0)})
+    assert found["own", "0", "bert"] == 1.0
+    assert found["own", "1", "bert"] == 2.0
+
+
+def test_labels_of_the_model_that_are_taken_get_another_name() -> None:
+    own = GaugeMetricFamily("own", "Own.", labels=["slot", "who"])
+    own.add_metric(["mine", "ada"], 1.0)
+    text = page(worker_series(slot("0"), reports={"0": report(Work(), [own])})).body.decode()
+    assert 'own{exported_slot="mine",slot="0",topic="bert",who="ada"} 1.0' in text
+
+
+def test_names_that_are_ours_and_kinds_that_differ_are_left_out_and_counted() -> None:
+    other = CounterMetricFamily("own", "Own.", value=5.0)
+    bad = UnknownMetricFamily("x", "X.", value=1.0)
+    bad.name, bad.samples = "", [bad.samples[0]._replace(name="")]
+    found = worker(
+        *(slot("0"), slot("1")),
+        reports={"0": kept(own=1.0, zbatch_mine=1.0), "1": report(Work(), [other, bad])},
+    )
+    assert ("zbatch_mine", "0", "bert") not in found
+    assert ("own_total", "1", "bert") not in found
+    assert found["zbatch_worker_left_out_samples", "0", "bert"] == 1.0
+    assert found["zbatch_worker_left_out_samples", "1", "bert"] == 2.0
+
+
+def test_a_sample_that_is_there_twice_is_shown_once() -> None:
+    twice = GaugeMetricFamily("own", "Own.", labels=["who"])
+    for value in (1.0, 2.0):
+        twice.add_metric(["ada"], value)
+    found = worker(slot("0"), reports={"0": report(Work(), [twice])})
+    assert found["own", "0", "bert", "ada"] == 1.0
+    assert found["zbatch_worker_left_out_samples", "0", "bert"] == 1.0
+
+
+def test_what_a_dead_process_did_is_shown_on_but_not_what_its_model_kept() -> None:
+    found = worker(slot("0", "dead"), reports={"0": kept(own=1.0)})
+    assert found["zbatch_worker_items_total", "0", "bert"] == 3.0
+    assert ("own", "0", "bert") not in found
+
+
+def test_slots_beyond_the_bound_are_added_up_and_their_models_metrics_left_out() -> None:
+    names = [str(at) for at in range(series.NAMED + 2)]
+    found = worker(
+        *(slot(name, deaths={"exit": 1}) for name in names), reports={name: kept(own=1.0) for name in names}
+    )
+    assert found["zbatch_worker_items_total", "other", "bert"] == 6.0
+    assert found["zbatch_worker_restarts_total", "exit", "other", "bert"] == 2.0
+    assert {what[1] for what in found if what[0] == "own"} == set(names[: series.NAMED])
+
+
+def test_gpus_are_shown_as_far_as_they_say_something() -> None:
+    found = worker(slot("0"), gpus=Gpus(["0", "1", "MIG-cccc"], Library))
+    assert {what: value for what, value in found.items() if what[0].startswith("zbatch_gpu")} == {
+        ("zbatch_gpu_memory_used_bytes", "0"): 3.0,
+        ("zbatch_gpu_memory_used_bytes", "MIG-cccc"): 3.0,
+        ("zbatch_gpu_memory_total_bytes", "0"): 10.0,
+        ("zbatch_gpu_memory_total_bytes", "MIG-cccc"): 10.0,
+        ("zbatch_gpu_busy_ratio", "0"): 0.25,
+        ("zbatch_gpu_busy_ratio", "1"): 0.25,
+    }
+
+
+@pytest.mark.parametrize("accept", ["", OPENMETRICS])
+def test_every_family_of_a_worker_is_shown_as_its_table_says(accept: str) -> None:
+    parse = parse_openmetrics if accept else parse_text
+    gpus = Gpus(["0"], Library)
+    text = page(worker_series(slot("0", deaths={"exit": 1}), gpus=gpus), accept).body.decode()
+    found = families(parse(text))
+    assert {name: told for name, told in found.items() if not name.startswith("zbatch_process")} == {
+        one.name.removesuffix("_total"): (one.kind, one.help) for one in series.WORKER + series.GPU
+    }
+
+
+def test_before_a_worker_has_left_figures_only_its_process_is_shown() -> None:
+    assert {name for name, *_ in samples(WorkerSeries("bert", {}, Gpus([])))} == {
+        one.name for one in series.PROCESS
+    }

@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 import msgspec
 import zmq
 
-from zbatch import wire
+from zbatch import model_metrics, wire
 from zbatch.config import Timing
 from zbatch.core.actions import Send
 from zbatch.core.worker import Job, Offer, WorkerCore
@@ -88,6 +88,8 @@ class Spec(msgspec.Struct, frozen=True):
     timing: Timing
     log_format: str
     log_level: str
+    slate: int | None = None
+    """The descriptor of what /metrics shows of it; None: nobody scrapes."""
 
 
 @dataclass(slots=True)
@@ -129,12 +131,16 @@ class ModelProcess:
         self._ended = threading.Event()
         self._leaving: float | None = None
         self._failures = _Failures()
+        self._work = model_metrics.Work()
 
     def run(self) -> int:
         """Load the model and serve until told to leave; return the exit status."""
         self._connect()
         self._busy = time.monotonic()
         threading.Thread(target=self._stand_in, name="zbatch-io", daemon=True).start()
+        if self.spec.slate is not None:
+            slate = model_metrics.Slate(self.spec.slate)
+            model_metrics.Reporter(slate, self._work, self._metrics_failed).start()
         try:
             model = self._load()
         except ConfigError as error:
@@ -210,11 +216,18 @@ class ModelProcess:
         self._note.begin(job.epoch, job.number, job.lease, apart=job.apart)
         ran = runner.run(work)
         self._note.finish(job.number)
+        self._work.ran(len(ran.outputs), len(ran.errors or ()), ran.seconds)
         with self._lock:
             self._perform(self._core.finished(job, ran.outputs, ran.buffers, ran.errors, ran.seconds))
         self._say_failures(time.monotonic())
 
+    def _metrics_failed(self, error: BaseException) -> None:
+        self._journal.event(
+            "model metrics failed", level="warning", kind=type(error).__name__, at=place_of(error)
+        )
+
     def _short(self, items: int, limit: int) -> None:
+        self._work.short += 1
         self._journal.event("memory is short", level="warning", items=items, from_now_on_at_most=limit)
 
     def _failed(self, error: BaseException, items: int) -> None:

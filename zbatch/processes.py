@@ -171,12 +171,14 @@ class Child:
         env: Mapping[str, str] | None = None,
         config: bytes | None = None,
         note: Note | None = None,
+        kept: Sequence[int] = (),
         silent: bool = False,
     ) -> Child:
         """Start a child; with a config its last arguments are descriptors.
 
-        They are those of the config, to be read, of the note, if there is one, and of the lifeline.  A
-        ``silent`` one does not hold this process's output open.
+        They are those of the config, to be read, of the note, if there is one, and of the lifeline.  What is
+        ``kept`` is open in the child under the same numbers, which its config may say.  A ``silent`` one does
+        not hold this process's output open.
 
         Call it from the thread that lives as long as the child may, in a program of ours the main thread:
         the kernel's parent-death signal follows the thread that forks, not the process.
@@ -195,7 +197,7 @@ class Child:
             process = subprocess.Popen(
                 [*argv, *map(str, passed)],
                 env=env,
-                pass_fds=passed,
+                pass_fds=(*passed, *kept),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL if silent else None,
                 stderr=subprocess.DEVNULL if silent else None,

@@ -14,12 +14,19 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from prometheus_client import ProcessCollector
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 
 from zbatch.config import version
 from zbatch.core.figures import Figures, TopicFigures
 from zbatch.core.topics import Tally
 from zbatch.metrics import Flow, Histogram
+from zbatch.model_metrics import Family, Report, Slate, WorkerFigures, read
+from zbatch.nvml import Gpus
 
 OTHER = "other"
 """The label of what is not named by itself."""
@@ -115,6 +122,55 @@ BROKER = (
 )
 """What a broker shows."""
 
+WORKER = (
+    Series(
+        *("zbatch_worker_model_processes", "gauge", ("topic", "state")),
+        "Slots by the state of their model process; dead: it will be started again; given_up: it will not.",
+    ),
+    Series(
+        *("zbatch_worker_restarts_total", "counter", ("topic", "slot", "reason")),
+        "Model processes that ended and were not told to, by why: a signal, lease, load failed, exit.",
+    ),
+    Series(
+        *("zbatch_worker_slot_info", "gauge", ("topic", "slot", "gpu")),
+        "Always 1; says which GPU, or cpu, a slot has.",
+    ),
+    Series(
+        *("zbatch_worker_items_total", "counter", ("topic", "slot")), "Items in batches that came to an end."
+    ),
+    Series(*("zbatch_worker_failed_items_total", "counter", ("topic", "slot")), "Of these, how many failed."),
+    Series("zbatch_worker_run_seconds", "histogram", ("topic", "slot"), "How long a batch ran."),
+    Series("zbatch_worker_batch_items", "histogram", ("topic", "slot"), "Items in a batch."),
+    Series(
+        *("zbatch_worker_short_memory_total", "counter", ("topic", "slot")),
+        "Runs for which memory was short, so that they were halved.",
+    ),
+    Series(
+        *("zbatch_worker_left_out_samples", "gauge", ("topic", "slot")),
+        "Samples of the model's own metrics that are not shown: there are too many, or a name is taken.",
+    ),
+    Series(
+        *("zbatch_worker_broker_silence_seconds", "gauge", ("broker",)),
+        "For how long a broker has said nothing.",
+    ),
+    Series(
+        *("zbatch_worker_snapshot_age_seconds", "gauge", ()),
+        "How old these figures are: more than a few seconds, and the supervisor's loop stands still.",
+    ),
+    Series("zbatch_worker_info", "gauge", ("version", "topic"), "Always 1."),
+)
+"""What a worker shows, beside the metrics of its model."""
+
+GPU = (
+    Series("zbatch_gpu_memory_used_bytes", "gauge", ("gpu",), "Memory of a served GPU in use, by anybody."),
+    Series("zbatch_gpu_memory_total_bytes", "gauge", ("gpu",), "Memory that a served GPU has."),
+    Series(
+        *("zbatch_gpu_busy_ratio", "gauge", ("gpu",)),
+        "The share of the last moments, 0 to 1, in which anything ran on a served GPU.",
+    ),
+)
+"""What a worker shows of the GPUs that it serves, where NVML is there."""
+
 PROCESS = (
     Series("zbatch_process_cpu_seconds_total", "counter", (), "Processor time of this process."),
     Series("zbatch_process_resident_memory_bytes", "gauge", (), "Memory of this process."),
@@ -126,7 +182,7 @@ PROCESS = (
 """What each shows of its process; prometheus-client reads it."""
 
 
-TABLES = {"A broker": BROKER, "Its process": PROCESS}
+TABLES = {"A broker": BROKER, "A worker": WORKER, "Its GPUs": GPU, "Its process": PROCESS}
 """By their titles in ``docs/metrics.md``."""
 
 
@@ -308,3 +364,137 @@ def _added(counts: Iterable[Mapping[Key, int]]) -> dict[Key, int]:
         for what, times in one.items():
             total[what] += times
     return dict(total)
+
+
+# --- workers -------------------------------------------------------------------------------------
+
+
+class WorkerSeries:
+    """A worker's metrics: what its supervisor has left here, what its model processes wrote, its GPUs."""
+
+    def __init__(
+        self,
+        topic: str,
+        slates: Mapping[str, Slate],
+        gpus: Gpus,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._topic = topic
+        self._slates = slates
+        self._gpus = gpus
+        self._clock = clock
+        self._last: tuple[WorkerFigures, float] | None = None
+        self._process = ProcessCollector(namespace="zbatch", registry=None)
+
+    def leave(self, figures: WorkerFigures, now: float) -> None:
+        """Show these from now on."""
+        self._last = (figures, now)
+
+    def collect(self) -> Iterator[Any]:
+        """Return the families, as prometheus-client wants them."""
+        last = self._last
+        if last is not None:
+            figures, at = last
+            sheet = Sheet(WORKER + GPU)
+            sheet.put("zbatch_worker_snapshot_age_seconds", self._clock() - at)
+            sheet.put("zbatch_worker_info", 1, version(), self._topic)
+            sheet.put_each("zbatch_worker_broker_silence_seconds", figures.silences)
+            reports = {slot.name: read(self._slates[slot.name]) for slot in figures.slots}
+            own = self._write_slots(sheet, figures, reports)
+            self._write_gpus(sheet)
+            yield from sheet.families()
+            yield from own
+        yield from self._process.collect()
+
+    def _write_slots(
+        self, sheet: Sheet, figures: WorkerFigures, reports: Mapping[str, Report]
+    ) -> list[Metric]:
+        states: dict[str, int] = defaultdict(int)
+        labels = {slot.name: slot.name if at < NAMED else OTHER for at, slot in enumerate(figures.slots)}
+        deaths: dict[str, list[Mapping[str, int]]] = defaultdict(list)
+        together: dict[str, list[Report]] = defaultdict(list)
+        merged = _Merged(self._topic)
+        for slot in figures.slots:
+            states[slot.state] += 1
+            if labels[slot.name] != OTHER:
+                sheet.put("zbatch_worker_slot_info", 1, self._topic, slot.name, slot.gpu)
+            deaths[labels[slot.name]].append(slot.deaths)
+            together[labels[slot.name]].append(reports[slot.name])
+            if slot.state not in GONE and labels[slot.name] != OTHER:
+                merged.add(slot.name, reports[slot.name].families)
+        sheet.put_each("zbatch_worker_model_processes", states, self._topic)
+        for label, some in together.items():
+            sheet.put_each("zbatch_worker_restarts_total", _added(deaths[label]), self._topic, label)
+            _write_reports(sheet, some, merged.left_out[label], self._topic, label)
+        return list(merged.metrics.values())
+
+    def _write_gpus(self, sheet: Sheet) -> None:
+        for one in self._gpus.read():
+            if one.used is not None:
+                sheet.put("zbatch_gpu_memory_used_bytes", one.used, one.name)
+            if one.total is not None:
+                sheet.put("zbatch_gpu_memory_total_bytes", one.total, one.name)
+            if one.busy is not None:
+                sheet.put("zbatch_gpu_busy_ratio", one.busy, one.name)
+
+
+GONE = frozenset({"dead", "given_up"})
+"""States of a slot in which no model process keeps any metrics; what the last one did is shown on."""
+
+
+def _write_reports(sheet: Sheet, some: Sequence[Report], left_out: int, *labels: str) -> None:
+    run = Histogram()
+    for one in some:
+        run.add(one.durations())
+    items = sum(one.items for one in some)
+    sheet.put("zbatch_worker_items_total", items, *labels)
+    sheet.put("zbatch_worker_failed_items_total", sum(one.failed for one in some), *labels)
+    sheet.put("zbatch_worker_short_memory_total", sum(one.short for one in some), *labels)
+    sheet.put_durations("zbatch_worker_run_seconds", run, *labels)
+    sheet.put_sizes("zbatch_worker_batch_items", _added(one.sizes for one in some), items, *labels)
+    left_out += sum(one.left_out for one in some)
+    sheet.put("zbatch_worker_left_out_samples", left_out, *labels)
+
+
+class _Merged:
+    """The model's own metrics of several processes, told apart by their slot."""
+
+    def __init__(self, topic: str) -> None:
+        self.metrics: dict[str, Metric] = {}
+        self.left_out: dict[str, int] = defaultdict(int)
+        self._topic = topic
+        self._seen: set[tuple[str, frozenset[tuple[str, str]]]] = set()
+
+    def add(self, slot: str, families: Iterable[Family]) -> None:
+        """Take in what one process has."""
+        for family in families:
+            metric = self._metric(family)
+            if metric is None:
+                self.left_out[slot] += len(family.samples)
+                continue
+            for name, own, value in family.samples:
+                labels = {_free(label): text for label, text in own.items()}
+                labels |= {"topic": self._topic, "slot": slot}
+                which = (name, frozenset(labels.items()))
+                if which in self._seen or not name.startswith(family.name):
+                    self.left_out[slot] += 1
+                    continue
+                self._seen.add(which)
+                metric.add_sample(name, labels, value)
+
+    def _metric(self, family: Family) -> Metric | None:
+        """Return where a family's samples go; None where its name is ours or means something else."""
+        if family.name.startswith("zbatch_"):
+            return None
+        metric = self.metrics.get(family.name)
+        if metric is None:
+            try:
+                metric = self.metrics[family.name] = Metric(family.name, family.help, family.kind)
+            except ValueError:
+                return None
+        return metric if metric.type == family.kind else None
+
+
+def _free(label: str) -> str:
+    """Return a model's own label under a name that is free, as Prometheus itself would."""
+    return f"exported_{label}" if label in ("topic", "slot") else label

@@ -22,7 +22,7 @@ from typing import Any
 import msgspec
 import zmq
 
-from zbatch import wire
+from zbatch import extras, wire
 from zbatch.config import WorkerSettings, describe, version
 from zbatch.core.actions import Send
 from zbatch.core.supervisor import Lease, Restarts, SupervisorCore
@@ -31,7 +31,9 @@ from zbatch.journal import Journal
 from zbatch.messages import Child as Report
 from zbatch.messages import Denied
 from zbatch.model import check_name
+from zbatch.model_metrics import Slate, SlotFigures, WorkerFigures
 from zbatch.model_process import LOAD_FAILED, Spec
+from zbatch.nvml import Gpus
 from zbatch.processes import KILL_PATIENCE, LEAVE, Alarm, Child, Note, heed_orders, reap_strangers
 from zbatch.security import where_asked
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
@@ -45,6 +47,9 @@ LAG = 0.5
 
 SILENCE = 5.0
 """Seconds without a word from a broker that an operator should hear of: a restart takes less."""
+
+SNAPSHOT = 1.0
+"""Seconds between two snapshots for /metrics, where that is served."""
 
 LEFT = "left"
 """Why a process was killed that was not done when its supervisor had to leave."""
@@ -60,6 +65,10 @@ class _Place:
     slot: Slot
     index: int
     note: Note
+    slate: Slate | None = None
+    """Where its model process writes what /metrics shows of it; None: nobody scrapes."""
+    deaths: dict[str, int] = field(default_factory=dict)
+    """Processes that ended and were replaced, by why."""
     child: Child | None = None
     incarnation: bytes = b""
     lease: Lease = field(default_factory=Lease)
@@ -97,6 +106,7 @@ class Supervisor:
         self._orders = 0
         self._leaving: float | None = None
         self._watchdog = Watchdog()
+        self._metrics: _Metrics | None = None
         self._running = True
 
     def stop(self) -> None:
@@ -105,6 +115,8 @@ class Supervisor:
 
     def run(self) -> int:
         """Supervise until stopped or nothing can be served; return the exit status."""
+        if self.settings.metrics is not None:
+            self._metrics = _Metrics(self.settings, self._places, self._core, self._journal)
         for index, endpoint in enumerate(self.settings.backend):
             socket = connect(self._context, endpoint, self.settings.timing, self._keys)
             self._sockets[bytes([index])] = socket
@@ -123,6 +135,8 @@ class Supervisor:
             self._perform(self._core.tick(now))
             self._check(now)
             self._miss(now)
+            if self._metrics is not None:
+                self._metrics.leave(now)
             if self._is_over():
                 break
             patience = self._patience(now)
@@ -139,6 +153,8 @@ class Supervisor:
 
     def close(self) -> None:
         """End every model process and let go of everything."""
+        if self._metrics is not None:
+            self._metrics.close()
         children = [place.child for place in self._places if place.child is not None]
         for child in children:
             child.kill()
@@ -183,12 +199,14 @@ class Supervisor:
             timing=settings.timing,
             log_format=settings.log_format,
             log_level=settings.log_level,
+            slate=place.slate.descriptor if place.slate is not None else None,
         )
         place.child = Child.spawn(
             [sys.executable, "-m", "zbatch.model_process"],
             config=msgspec.json.encode(spec),
             env=os.environ | place.slot.env,
             note=place.note,
+            kept=() if place.slate is None else (place.slate.descriptor,),
         )
         self._poll.register(place.child.fileno(), select.POLLIN)
         place.shown = "loading"
@@ -216,6 +234,8 @@ class Supervisor:
             apart=seen.apart and seen.begun != seen.finished,
         )
         place.start_at = now + pause
+        reason = place.reason or _word(exit_status)
+        place.deaths[reason] = place.deaths.get(reason, 0) + 1
         self._journal.event(
             "model process ended",
             level="warning",
@@ -223,7 +243,7 @@ class Supervisor:
             slot=place.index,
             pid=child.pid,
             exit=exit_status,
-            reason=place.reason or _word(exit_status),
+            reason=reason,
             batch=seen.begun if seen.begun != seen.finished else 0,
             again_in_s=round(pause, 1),
         )
@@ -350,6 +370,51 @@ class Supervisor:
     def _perform(self, actions: Sequence[Send]) -> None:
         for action in actions:
             send(self._sockets[action.peer], action.message, action.frames)
+
+
+class _Metrics:
+    """What the loop does for whoever scrapes: it leaves a snapshot now and then."""
+
+    def __init__(
+        self, settings: WorkerSettings, places: Sequence[_Place], core: SupervisorCore, journal: Journal
+    ) -> None:
+        parts = extras.metrics()
+        self._places = places
+        self._core = core
+        self._brokers = settings.backend
+        self._due = 0.0
+        for place in places:
+            place.slate = Slate.create()
+        slates = {str(one.index): one.slate for one in places if one.slate is not None}
+        gpus = Gpus(one.slot.gpu for one in places if one.slot.gpu != "cpu")
+        self._shown = parts.series.WorkerSeries(settings.topic, slates, gpus)
+        self._exposition = parts.exposition.Exposition(settings.metrics, self._shown, journal)
+        self._exposition.start()
+
+    def leave(self, now: float) -> None:
+        """Leave a snapshot, if it is time."""
+        if now >= self._due:
+            self._due = now + SNAPSHOT
+            slots = tuple(
+                SlotFigures(str(one.index), _state(one), one.slot.gpu, dict(one.deaths))
+                for one in self._places
+            )
+            silences = dict(zip(self._brokers, self._core.silences(now), strict=True))
+            self._shown.leave(WorkerFigures(slots, silences), now)
+
+    def close(self) -> None:
+        """Serve no more."""
+        self._exposition.close()
+        for place in self._places:
+            if place.slate is not None:
+                place.slate.close()
+                place.slate = None
+
+
+def _state(place: _Place) -> str:
+    if place.child is not None:
+        return place.shown
+    return "given_up" if place.restarts.given_up else "dead"
 
 
 def _word(exit_status: int) -> str:
