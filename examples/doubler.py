@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 
 class Doubler:
@@ -14,6 +15,6 @@ class Doubler:
     def __init__(self, factor: int = 2) -> None:
         self.factor = factor
 
-    def predict(self, batch: Sequence[float]) -> list[float]:
+    def predict(self, batch: Sequence[Any]) -> list[Any]:
         """Return one output per item, in the same order."""
         return [item * self.factor for item in batch]

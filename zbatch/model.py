@@ -21,7 +21,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Protocol, TypeVar
 
-from zbatch.errors import BadOutput, ConfigError, encodable
+from zbatch.declared import declared_by
+from zbatch.errors import BadInput, BadOutput, ConfigError, encodable
 from zbatch.messages import Facts
 from zbatch.signature import Signature
 
@@ -59,7 +60,7 @@ class Model(Protocol[In, Out]):
     Beside ``predict`` it may have ``__init__(**args)``, ``setup(context)``, ``close()`` and the attributes
     ``example`` (an item; it is run before the model counts as ready), ``idempotent`` (False: no batch is
     ever run again), ``version`` and ``signature`` (the tensors of an item and of its output, as
-    ``signature.py`` has them).
+    ``signature.py`` has them).  Its annotations may declare what items and outputs are (``declared.py``).
     """
 
     def predict(self, batch: Sequence[In]) -> Sequence[Out]:
@@ -106,6 +107,7 @@ class LoadedModel:
 
     def __init__(self, target: Any, predict: Callable[[Any], Any], name: str) -> None:
         self.predict = predict
+        self.declared = declared_by(predict)
         self.example: Any = getattr(target, "example", MISSING)
         self.idempotent = bool(getattr(target, "idempotent", True))
         self.signature = _signature_of(target, name)
@@ -115,14 +117,20 @@ class LoadedModel:
     def warm_up(self) -> None:
         """Run the example, else zeros of the signature's shapes, if there is either, as a batch of one.
 
-        Raises what the model raises or returns in the output's place, and :class:`BadOutput` where it
-        returns other than one output.
+        Raises what the model raises or returns in the output's place, :class:`BadOutput` where it returns
+        other than one output, and :class:`ConfigError` for an item that is not of the type that ``predict``
+        declares.
         """
         item, origin = self.example, "the example"
         if item is MISSING:
             if self.signature is None:
                 return
             item, origin = self.signature.zeros(), "zeros of the signature"
+        try:
+            if self.declared.item is not None:
+                item = self.declared.item.convert(item)
+        except BadInput as error:
+            raise ConfigError(f"{origin} of {self._name}: not what its predict declares: {error}") from None
         try:
             (output,) = outputs_of(self.predict([item]), 1)
         except BadOutput as error:

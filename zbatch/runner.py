@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from zbatch import payload
+from zbatch.declared import Encode, plain
 from zbatch.errors import BadInput, BadOutput, ModelFailed, ZbatchError, text_of, to_fault
 from zbatch.memory import Room, is_short, release
 from zbatch.messages import Fault
@@ -31,7 +32,6 @@ HERE = os.path.dirname(__file__) + os.sep
 LIBRARIES = tuple(sysconfig.get_path(one) for one in ("stdlib", "platstdlib", "purelib", "platlib"))
 """Where the code lies that is seldom its reader's own."""
 
-Encode = Callable[[Any], tuple[Any, Sequence[Any]]]
 Decode = Callable[..., Any]
 
 
@@ -117,8 +117,11 @@ class Runner:
     ) -> None:
         self._model = model
         self._topic = topic
-        self._decode = decode
-        self._encode = encode
+        # Of a model that declares nothing they stay what they are.
+        self._decode = model.declared.reading(decode)
+        self._encode = model.declared.writing(encode)
+        self._sends = encode is payload.encode
+        """Whether outputs leave this process."""
         self._on_progress = on_progress
         self._on_short = on_short
         """Called where memory is short: with the items of that run, and of the largest from now on."""
@@ -163,8 +166,7 @@ class Runner:
                 items.append(self._decoded_one(work, place))
             except Exception as error:
                 items.append(None)
-                text = to_fault(error).text or type(error).__name__
-                errors[place] = to_fault(BadInput(f"the item cannot be decoded: {text}"))
+                errors[place] = _cannot_be_read(error)
         return items
 
     def _decoded_one(self, work: Work, place: int) -> Any:
@@ -251,7 +253,7 @@ class Runner:
         _runs.append(run)
         try:
             results = self._model.predict(items)
-            if self._encode is payload.encode:
+            if self._sends:
                 results = _on_host(results)
             # The model may have emptied the list that it was given: the places say how many are wanted.
             return self._counted(results, len(places), first)
@@ -297,12 +299,19 @@ class Runner:
                 errors[place] = self._fault_of(result, 1)
             elif place not in errors:
                 try:
-                    one = self._encode(result)
+                    one = self._encoded_one(result)
                 except Exception as error:
                     self._tell(error, 1)
                     errors[place] = _cannot_be_sent(error)
             encoded.append(one)
         return encoded
+
+    def _encoded_one(self, result: Any) -> tuple[Any, Sequence[Any]]:
+        try:
+            return self._encode(result)
+        except TypeError:
+            # It may be, or hold, a Struct that no annotation spoke of.  If not, this raises the same again.
+            return self._encode(plain(result))
 
     def _fault_of(self, error: BaseException, items: int) -> Fault:
         if not isinstance(error, BadInput):  # that is the caller's
@@ -343,6 +352,13 @@ def _on_host(results: Any) -> Any:
     if torch is not None and isinstance(results, torch.Tensor):
         return results.detach().cpu()
     return results
+
+
+def _cannot_be_read(error: Exception) -> Fault:
+    if isinstance(error, BadInput):  # it is not of the declared type
+        return to_fault(error)
+    text = to_fault(error).text or type(error).__name__
+    return to_fault(BadInput(f"the item cannot be decoded: {text}"))
 
 
 def _cannot_be_sent(error: Exception) -> Fault:
