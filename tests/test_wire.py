@@ -46,6 +46,7 @@ from zbatch.messages import (
     Welcome,
     Who,
 )
+from zbatch.schema import SCHEMA_BYTES
 
 CONN = b"conn...."
 EPOCH = b"epoch..."
@@ -117,12 +118,12 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
     (StatusAsk(*HEAD), 0, b"\x01\x94\xa7STATUS?" + HEAD_BYTES),
     (Status(*HEAD, b"{}"), 0, b"\x01\x95\xa6STATUS" + HEAD_BYTES + b"\xc4\x02{}"),
     (
-        Ready(*HEAD, "bert", 2, 32, 4096.0, 10.0, 60_000, False, Facts("n", "1", b"{}", "cuda:0")),
+        Ready(*HEAD, "bert", 2, 32, 4096.0, 10.0, 60_000, False, Facts("n", "1", b"{}", "cuda:0", b"[]")),
         0,
         b"\x01\x9c\xa5READY"
         + HEAD_BYTES
         + b"\xa4bert\x02 \xcb@\xb0\0\0\0\0\0\0\xcb@$\0\0\0\0\0\0\xcd\xea`\xc2"
-        b"\x94\xa1n\xa11\xc4\x02{}\xa6cuda:0",
+        b"\x95\xa1n\xa11\xc4\x02{}\xa6cuda:0\xc4\x02[]",
     ),
     (
         Batch(*HEAD, EPOCH, 9, 1, [Span(ORIGIN, 5, 250, [b"a", b"b"], [0, 2], [0, 10])], "k", True),
@@ -356,6 +357,19 @@ def test_offers_of_nonsense_are_refused(nonsense: dict[str, Any]) -> None:
     assert wire.decode(wire.encode(offer)) == offer
     with pytest.raises(wire.Malformed):
         wire.decode(wire.encode(structs.replace(offer, **nonsense)))
+
+
+def test_facts_of_a_worker_from_before_there_were_schemas_are_read() -> None:
+    facts = b"\x94\xa1n\xa11\xc4\x02{}\xa6cuda:0"
+    offer = wire.encode(Ready(*HEAD, "bert", 2, 8, None, 1.0, 0, True, Facts("n", "1", b"{}", "cuda:0")))
+    assert wire.decode(offer[: -len(facts) - 2] + facts) == wire.decode(offer)
+
+
+def test_a_schema_is_bounded() -> None:
+    offer = Ready(*HEAD, "bert", 2, 8, None, 1.0, 0, True, Facts(schema=b"s" * SCHEMA_BYTES))
+    assert wire.decode(wire.encode(offer)) == offer
+    with pytest.raises(wire.Malformed):
+        wire.decode(wire.encode(structs.replace(offer, facts=Facts(schema=b"s" * (SCHEMA_BYTES + 1)))))
 
 
 def test_a_missing_buffer_is_refused() -> None:

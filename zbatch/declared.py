@@ -232,10 +232,11 @@ def _explain(error: BaseException) -> str:
     text, _, place = text_of(error).rpartition(" - at `")
     if not text:
         text, place = place, "$"
-    return _placed(place.rstrip("`"), text.replace("`", ""))
+    return placed(place.rstrip("`"), text.replace("`", ""))
 
 
-def _placed(place: str, text: str) -> str:
+def placed(place: str, text: str) -> str:
+    """Return what is wrong as one sentence."""
     return f"{place}: {text[:1].lower()}{text[1:]}"
 
 
@@ -273,7 +274,7 @@ def _explain_pydantic(error: BaseException, pydantic: Any) -> str:
     faults = error.errors(include_url=False, include_context=False, include_input=False)
     place = "$" + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in faults[0]["loc"])
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return _placed(place, faults[0]["msg"] + more)
+    return placed(place, faults[0]["msg"] + more)
 
 
 # --- NumPy ---------------------------------------------------------------------------------------

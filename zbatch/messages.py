@@ -241,6 +241,8 @@ class Facts(Struct, frozen=True, array_like=True, gc=False):
     signature: Annotated[bytes, Meta(max_length=16_384)] = b""
     """JSON, made by ``model.py``; empty when the model declares none."""
     gpu: Word = ""
+    schema: Annotated[bytes, Meta(max_length=16_384)] = b""
+    """JSON, made by ``schema.py``; empty when the model's annotations say nothing."""
 
 
 class Ready(Message, frozen=True, tag="READY"):

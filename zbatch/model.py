@@ -9,6 +9,7 @@ code raises passes through with its traceback.  Running it on batches, and what 
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import importlib.util
 import inspect
@@ -24,6 +25,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from zbatch.declared import declared_by
 from zbatch.errors import BadInput, BadOutput, ConfigError, encodable
 from zbatch.messages import Facts
+from zbatch.schema import SCHEMA_BYTES, schema_of
 from zbatch.signature import Signature
 
 In = TypeVar("In", contravariant=True)
@@ -149,7 +151,13 @@ class LoadedModel:
                 f"the signature of {self._name} has {len(encoded)} bytes, wanted at most {SIGNATURE_BYTES}"
             )
         name, version = encodable(self._name), encodable(str(getattr(self._target, "version", "")))
-        return Facts(name[:NAME_LENGTH], version[:VERSION_LENGTH], encoded)
+        schema = self.schema if len(self.schema) <= SCHEMA_BYTES else b""
+        return Facts(name[:NAME_LENGTH], version[:VERSION_LENGTH], encoded, schema=schema)
+
+    @functools.cached_property
+    def schema(self) -> bytes:
+        """What the declared types are in JSON, whatever its size."""
+        return schema_of(self.declared)
 
     def close(self) -> None:
         """Let the model release what it holds."""

@@ -33,6 +33,7 @@ from zbatch.journal import Journal
 from zbatch.model import Context, LoadedModel, load
 from zbatch.processes import LEAVE, Note, die_with_parent
 from zbatch.runner import Runner, Work, place_of
+from zbatch.schema import SCHEMA_BYTES
 from zbatch.security import where_asked
 from zbatch.sockets import (
     connect,
@@ -167,6 +168,9 @@ class ModelProcess:
         model = load(spec.model, spec.args, Context(spec.device, spec.index, spec.topic, gpu))
         model.warm_up()
         settle_collector()
+        if len(model.schema) > SCHEMA_BYTES:
+            size = len(model.schema)
+            self._journal.event("schema left out", level="warning", bytes=size, at_most=SCHEMA_BYTES)
         offer = Offer(
             spec.topic,
             spec.batch_size,

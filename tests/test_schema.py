@@ -1,0 +1,225 @@
+"""What others are told of a model's types, and what is refused by it before it is queued."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import pydantic
+import pytest
+
+from zbatch.declared import declared_by
+from zbatch.errors import BadInput
+from zbatch.model import Context, wrap
+from zbatch.payload import DEPTH
+from zbatch.schema import SCHEMA_BYTES, judge_of, schema_of
+
+
+class Photo(msgspec.Struct):
+    size: int
+    tags: list[str] = []
+    note: str | None = None
+
+
+class Pixels(msgspec.Struct):
+    data: np.ndarray[Any, Any]
+
+
+class Person(pydantic.BaseModel):
+    name: str = pydantic.Field(alias="fullName")
+
+
+class Odd(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+    data: np.ndarray[Any, Any]
+
+
+@dataclasses.dataclass
+class Answer:
+    label: str
+
+
+def told(item: Any, output: Any = Any) -> Any:
+    """Return what a worker tells of a model with these types."""
+
+    def predict(batch: Any) -> Any: ...
+
+    predict.__annotations__ |= {"batch": list[item], "return": list[output]}
+    schema = schema_of(declared_by(predict))
+    return msgspec.json.decode(schema) if schema else None
+
+
+# --- what is told --------------------------------------------------------------------------------
+
+
+def test_item_and_output_are_told_each_as_a_schema_of_its_own() -> None:
+    answer = {"title": "Answer", "type": "object", "properties": {"label": {"type": "string"}}}
+    assert told(list[int], Answer) == {
+        "item": {"type": "array", "items": {"type": "integer"}},
+        "output": {"$ref": "#/$defs/Answer", "$defs": {"Answer": answer | {"required": ["label"]}}},
+    }
+
+
+def test_a_model_of_pydantic_is_told_in_its_own_words() -> None:
+    schema: dict[str, Any] = {"properties": {"fullName": {"title": "Fullname", "type": "string"}}}
+    schema |= {"required": ["fullName"], "title": "Person", "type": "object"}
+    assert told(Person, Person) == {"item": schema, "output": schema}
+
+
+def test_what_has_no_form_in_json_is_anything() -> None:
+    shown = told(Pixels)["item"]["$defs"]["Pixels"]["properties"]
+    assert shown == {"data": {"description": "numpy.ndarray: no form in JSON"}}
+
+
+def test_what_cannot_be_told_is_left_out() -> None:
+    assert told(Odd, int) == {"output": {"type": "integer"}}
+    assert told(Odd) is None
+    assert told(Any) is None
+
+
+def test_a_schema_is_among_the_facts_unless_it_is_too_large() -> None:
+    def predict(batch: list[int]) -> Any: ...
+
+    assert wrap(predict, {}, Context()).facts().schema == b'{"item":{"type":"integer"}}'
+    large = msgspec.defstruct("Large", [(f"a_field_with_number_{at}", int) for at in range(1_000)])
+    predict.__annotations__["batch"] = list[large]  # type: ignore[valid-type]
+    model = wrap(predict, {}, Context())
+    assert len(model.schema) > SCHEMA_BYTES
+    assert model.facts().schema == b""
+
+
+# --- what is refused by it -----------------------------------------------------------------------
+
+
+NEITHER = "it is not valid under any of the schemas listed in the 'anyOf' keyword"
+
+
+def fault(schema: Any, item: Any) -> str | None:
+    judge = judge_of({"item": schema})
+    assert judge is not None
+    try:
+        judge(item)
+    except BadInput as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({"size": 1}, None),
+        ({"size": 1, "tags": ["a"], "note": None, "more": 1}, None),
+        ({"size": "big"}, "$.size: expected int, got str"),
+        ({"size": True}, "$.size: expected int, got bool"),
+        ({"size": 1, "tags": ["a", None]}, "$.tags[1]: expected str, got null"),
+        ({"size": 1, "tags": "a"}, "$.tags: expected list, got str"),
+        ({}, '$: "size" is a required property'),
+        (7, "$: expected object, got int"),
+        ({"size": 1, "note": 5}, f"$.note: {NEITHER}"),
+    ],
+)
+def test_an_item_is_refused_with_the_path_of_the_fault(item: Any, said: str | None) -> None:
+    assert fault(told(Photo)["item"], item) == said
+
+
+def test_several_types_are_all_named() -> None:
+    assert fault({"type": ["integer", "null"]}, "x") == "$: expected null or int, got str"
+
+
+@pytest.mark.parametrize(
+    "item", [{"size": np.int64(1)}, {1: 2}, {"size": 1, "tags": [b"raw"]}, {"size": 1, "data": np.zeros(2)}]
+)
+def test_what_json_does_not_know_is_left_to_the_worker(item: Any) -> None:
+    assert fault(told(Photo)["item"], item) is None
+
+
+def test_the_words_of_a_refusal_do_not_repeat_the_item() -> None:
+    long = "secret" * 10_000
+    for schema in ({"enum": ["a"]}, {"maxLength": 3}, {"pattern": "^a$"}, {"anyOf": [{"type": "null"}]}):
+        said = fault(schema, long)
+        assert said is not None
+        assert "secret" not in said
+
+
+@pytest.mark.parametrize("schema", [None, {}, {"output": {}}, [], "item", {"item": None}])
+def test_where_nothing_is_told_nobody_judges(schema: Any) -> None:
+    assert judge_of(schema) is None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": 5},
+        "item",
+        7,
+        [],
+        {"$ref": "#/$defs/Nowhere"},
+        {"$ref": "file:///etc/hostname"},
+        {"$schema": "http://127.0.0.1:9/schema"},
+        {"pattern": "(?=look)ahead"},
+        {"pattern": "("},
+    ],
+)
+def test_a_schema_that_cannot_be_used_says_nothing(schema: Any) -> None:
+    assert judge_of({"item": schema}) is None
+
+
+def test_what_a_schema_refers_to_is_never_fetched() -> None:
+    import http.server
+
+    asked: list[str] = []
+
+    class Server(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(self.path)
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        refers = {"$ref": f"http://127.0.0.1:{server.server_port}/schema"}
+        assert judge_of({"item": refers}) is None
+        assert judge_of({"item": {"properties": {"a": refers}}}) is None
+        server.shutdown()
+        thread.join()
+    assert asked == []
+
+
+TREE = {"$ref": "#/$defs/T", "$defs": {"T": {"properties": {"c": {"items": {"$ref": "#/$defs/T"}}}}}}
+
+
+def nested(depth: int) -> Any:
+    item: Any = {}
+    for _ in range(depth):
+        item = {"c": [item]}
+    return item
+
+
+@pytest.mark.parametrize("schema", [TREE, {"type": "integer"}])
+def test_an_item_nested_so_deep_that_it_could_not_be_sent_is_refused_by_any_thread(schema: Any) -> None:
+    said: list[str | None] = []
+
+    def ask() -> None:
+        said.extend(fault(schema, nested(depth)) for depth in (DEPTH // 2, DEPTH, 100_000))
+
+    before = threading.stack_size(256 << 10)
+    thread = threading.Thread(target=ask)
+    threading.stack_size(before)
+    thread.start()
+    thread.join()
+    fits = None if schema is TREE else "$: expected int, got dict"
+    assert said == [fits, "$: nested more than 64 deep", "$: nested more than 64 deep"]
+
+
+def test_a_pattern_that_others_would_match_for_centuries_is_matched() -> None:
+    assert fault({"pattern": "^(a+)+$"}, "a" * 5_000 + "!") == '$: it does not match "^(a+)+$"'
+
+
+def test_arrays_of_rows_are_judged_in_full() -> None:
+    schema = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
+    rows: Sequence[Any] = [[0.5] * 100 for _ in range(100)]
+    assert fault(schema, rows) is None
+    assert fault(schema, [*rows, [0.5, "x"]]) == "$[100][1]: expected float, got str"
