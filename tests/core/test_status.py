@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import pytest
+
 from tests.core.driving import EPOCH, Cluster, Peer
 from tests.core.hearing import batches, outcomes
-from zbatch.core.status import MOST
-from zbatch.messages import Child, Children, Fault, Order, Status, StatusAsk
+from zbatch.core.status import MODEL_BYTES, MODELS, MOST
+from zbatch.messages import Bye, Child, Children, Facts, Fault, Order, Ready, Status, StatusAsk
 
 
 def shown(client: Peer, now: float) -> dict[str, Any]:
@@ -53,6 +55,7 @@ def test_a_topic_shows_what_waits_what_runs_and_what_was_done() -> None:
         "oldest_age_s": 2.0,
         "running": 3,
         "batches_apart": 0,
+        "models": [{"name": "m:M", "version": "", "signature": None, "schema": None}],
         "workers": 1,
         "idle_workers": 0,
         "draining": False,
@@ -82,6 +85,74 @@ def test_a_topic_shows_how_its_items_ended_and_a_worker_what_it_ran() -> None:
     topic = snapshot["topics"]["bert"]
     assert (topic["answered"], topic["errors"]) == (5, {"model_failed": 3})
     assert [one["batches"] for one in snapshot["workers"]] == [2]
+
+
+def models(client: Peer, topic: str = "bert") -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = shown(client, 1.0)["topics"][topic]["models"]
+    return found
+
+
+def offers(worker: Peer, topic: str = "bert", **facts: Any) -> None:
+    worker.says(Ready, topic, 2, 4, None, 10.0, 60_000, True, Facts(**facts))
+
+
+def test_a_topic_shows_what_its_workers_told_of_their_models() -> None:
+    cluster = Cluster()
+    first, second, client = cluster.worker("w1"), cluster.worker("w2"), cluster.client()
+    told: dict[str, Any] = {
+        "name": "m:M",
+        "version": "1",
+        "signature": b'{"inputs": []}',
+        "schema": b'{"item":{}}',
+    }
+    for worker, gpu in ((first, "0"), (second, "1")):
+        offers(worker, gpu=gpu, **told)
+    one = {"name": "m:M", "version": "1", "signature": {"inputs": []}, "schema": {"item": {}}}
+    assert models(client) == [one]
+    offers(second, **{**told, "version": "2"})
+    assert models(client) == [one, {**one, "version": "2"}]
+    first.says(Bye)
+    assert models(client) == [{**one, "version": "2"}]
+    second.says(Bye)
+    assert models(client) == []
+
+
+def test_of_many_versions_a_few_are_shown() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    for at in range(MODELS + 1):
+        offers(cluster.worker(f"w{at}"), version=str(at))
+    assert [one["version"] for one in models(client)] == [str(at) for at in range(MODELS)]
+
+
+@pytest.mark.parametrize(
+    "told", [b"", b"{", b"\xff", b'"\xff"', b"[1] 2", b"[" * 8_000 + b"]" * 8_000, b"[" * 65 + b"]" * 65]
+)
+def test_what_is_no_json_that_everybody_can_read_is_not_shown(told: bytes) -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    offers(cluster.worker(), signature=told, schema=told)
+    (one,) = models(client)
+    assert (one["signature"], one["schema"]) == (None, None)
+
+
+def test_json_that_is_not_nested_too_deep_is_shown() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    offers(cluster.worker(), signature=b"[" * 63 + b"]" * 63, schema=b"null")
+    (one,) = models(client)
+    assert json.dumps(one["signature"]) == "[" * 63 + "]" * 63
+
+
+def test_what_many_topics_tell_of_their_models_stays_within_a_bound() -> None:
+    cluster = Cluster()
+    client = cluster.client()
+    for at in range(50):
+        schema = b'"%s"' % (b"%03d" % at * 5_000)
+        offers(cluster.worker(f"w{at}", topic=f"t{at}"), f"t{at}", schema=schema)
+    (status,) = [one for one in client.says(StatusAsk, now=1.0) if isinstance(one, Status)]
+    assert len(status.snapshot) < MODEL_BYTES + 100_000
+    assert [models(client, f"t{at}")[0]["schema"] is None for at in (0, 49)] == [False, True]
 
 
 def test_codes_that_nobody_knows_are_counted_as_one_and_told_as_they_are() -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.live.shell import PATIENCE, Zbatch
-from zbatch import BatchError, ZClient
+from zbatch import BadInput, BatchError, ZClient
+from zbatch.schema import judge_of
 
 pytestmark = pytest.mark.live
 
@@ -63,6 +64,18 @@ def test_a_bad_item_is_refused_alone_and_outputs_arrive_as_plain_data(
         422,
         "$.width: expected float, got str",
     )
+
+
+def test_whoever_asks_the_broker_learns_the_types(serve: Callable[[str], tuple[Zbatch, str]]) -> None:
+    _, frontend = serve("Areas")
+    with ZClient[Any, Any](frontend, timeout=PATIENCE) as client:
+        (model,) = client.status()["topics"]["default"]["models"]
+    assert (model["name"].rpartition("/")[2], model["version"]) == ("boxes.py:Areas", "7")
+    judge = judge_of(model["schema"])
+    assert judge is not None
+    judge({"width": 2})
+    with pytest.raises(BadInput, match=r"\$.width: expected float, got str"):
+        judge({"width": "wide"})
 
 
 def test_types_too_large_to_be_told_are_held_all_the_same(

@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from msgspec import structs
+
 from zbatch.core.backlog import Room, Span
 from zbatch.core.links import Link
-from zbatch.messages import Ready
+from zbatch.messages import Facts, Ready
 
 
 @dataclass(slots=True, eq=False)
@@ -97,6 +99,9 @@ class Roster:
         """How many items run at once when every worker has a full batch."""
         self.max_latency = 0.0
         """The smallest window that a worker announced."""
+        self.models: dict[Facts, int] = {}
+        """What they told of their models, but for the GPU, and how many told it: mostly one of all."""
+        self._told: dict[bytes, Facts] = {}
 
     def __len__(self) -> int:
         return len(self.workers)
@@ -109,6 +114,9 @@ class Roster:
     def add(self, worker: Worker) -> None:
         """Count a worker in, or again after its offer changed."""
         self.workers[worker.link.life] = worker
+        self._forget(worker.link.life)
+        told = self._told[worker.link.life] = structs.replace(worker.ready.facts, gpu="")
+        self.models[told] = self.models.get(told, 0) + 1
         self._measure()
         self.changed(worker)
 
@@ -116,6 +124,7 @@ class Roster:
         """Forget a worker."""
         if self.workers.get(worker.link.life) is worker:
             del self.workers[worker.link.life]
+            self._forget(worker.link.life)
         self._idle.pop(worker.link.life, None)
         self._open.pop(worker.link.life, None)
         self._loaded.pop(worker.link.life, None)
@@ -139,6 +148,14 @@ class Roster:
             self._loaded[life] = worker
         else:
             self._loaded.pop(life, None)
+
+    def _forget(self, life: bytes) -> None:
+        """Strike what a worker told of its model."""
+        told = self._told.pop(life, None)
+        if told is not None:
+            self.models[told] -= 1
+            if not self.models[told]:
+                del self.models[told]
 
     def _measure(self) -> None:
         self.items_at_once = sum(worker.room.items for worker in self.workers.values())

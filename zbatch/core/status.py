@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -9,6 +10,7 @@ import msgspec
 
 from zbatch.core.roster import Worker
 from zbatch.core.topics import Topic
+from zbatch.messages import Facts
 
 if TYPE_CHECKING:
     from zbatch.core.broker import BrokerCore
@@ -16,15 +18,25 @@ if TYPE_CHECKING:
 MOST = 1_000
 """Workers, and processes, that a snapshot names; a farm larger than this reads its totals."""
 
+MODELS = 8
+"""Models that a topic names: while versions change there are two."""
+
+MODEL_BYTES = 512 << 10
+"""Of signatures and schemas that one snapshot shows; topics beyond that show none."""
+
+DEEPEST = 64
+"""Levels of nesting in those: a snapshot must be readable to everybody."""
+
 
 def snapshot(core: BrokerCore, now: float) -> bytes:
     """Return the state of a broker as JSON."""
     workers = islice(core.dispatcher.workers.values(), MOST)
+    room = _Room(MODEL_BYTES)
     shown = {
         "protocol": 1,
         "epoch": core.epoch.hex(),
         "uptime_s": round(now - core.started, 3) if core.started is not None else 0.0,
-        "topics": {name: _topic(core, topic, now) for name, topic in core.topics.all.items()},
+        "topics": {name: _topic(core, topic, now, room) for name, topic in core.topics.all.items()},
         "workers": [_worker(core, worker) for worker in workers],
         "processes": [
             {
@@ -44,7 +56,21 @@ def snapshot(core: BrokerCore, now: float) -> bytes:
     return msgspec.json.encode(shown)
 
 
-def _topic(core: BrokerCore, topic: Topic, now: float) -> dict[str, Any]:
+class _Room:
+    """What is left of the bytes that a snapshot gives to signatures and schemas."""
+
+    def __init__(self, size: int) -> None:
+        self._left = size
+
+    def show(self, raw: bytes) -> msgspec.Raw | None:
+        """Return JSON as it came, or None where it is none or too much."""
+        shown = _json(raw) if len(raw) <= self._left else None
+        if shown is not None:
+            self._left -= len(raw)
+        return shown
+
+
+def _topic(core: BrokerCore, topic: Topic, now: float, room: _Room) -> dict[str, Any]:
     tally = topic.tally
     oldest = topic.backlog.oldest()
     return {
@@ -54,6 +80,7 @@ def _topic(core: BrokerCore, topic: Topic, now: float) -> dict[str, Any]:
         "oldest_age_s": round(now - oldest, 3) if oldest is not None else None,
         "running": topic.running,
         "batches_apart": len(topic.apart),
+        "models": [_model(facts, room) for facts in islice(topic.roster.models, MODELS)],
         "workers": len(topic.roster),
         "idle_workers": topic.roster.idle,
         "draining": topic.name in core.topics.drained,
@@ -70,6 +97,34 @@ def _topic(core: BrokerCore, topic: Topic, now: float) -> dict[str, Any]:
         "latency_ms": _milliseconds(tally.latency),
         "run_ms": _milliseconds(tally.run),
     }
+
+
+def _model(facts: Facts, room: _Room) -> dict[str, Any]:
+    return {
+        "name": facts.name,
+        "version": facts.version,
+        "signature": room.show(facts.signature),
+        "schema": room.show(facts.schema),
+    }
+
+
+@lru_cache(maxsize=1024)
+def _json(raw: bytes) -> msgspec.Raw | None:
+    """Return what a worker sent as JSON, if it is some; looked at once, since it stays the same."""
+    try:
+        parts = [msgspec.json.decode(raw)]
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        return None
+    for _ in range(DEEPEST):
+        parts = [
+            one
+            for part in parts
+            if isinstance(part, dict | list)
+            for one in (part.values() if isinstance(part, dict) else part)
+        ]
+        if not parts:
+            return msgspec.Raw(raw)
+    return None
 
 
 def _milliseconds(histogram: Any) -> dict[str, float | None]:
