@@ -346,9 +346,8 @@ def resolve_gateway(given: Mapping[str, Any], file: str | None = None) -> Resolv
     )
 
 
-SHARED_BY_SERVE = ("timing", "log_format", "log_level", "keys")
 SHARED_BY_SERVE = ("timing", "log_format", "log_level", "keys", "insecure")
-"""What a setting of ``serve`` means for both, its broker and its workers."""
+"""Settings of ``serve`` that mean its broker, its workers and its gateway."""
 
 _OF_ALL_WORKERS = {"gpu", "num", "batch_size", "batch_cost", "max_latency", "lease", "slots"}
 """What the command line of ``serve`` may say for several workers at once."""
@@ -364,14 +363,12 @@ def serve_leaves() -> dict[str, Leaf]:
     gateway["http"] = gateway["http"]._replace(
         default=None, help="Speak HTTP here, too; the settings of zbatch gateway hold for it.  None: do not."
     )
-    workers = {leaf.path: leaf for leaf in leaves(WorkerSettings) if leaf.path != "backend"}
-    return gateway | broker | workers
     worker = {leaf.path: leaf for leaf in leaves(WorkerSettings) if leaf.path != "backend"}
     metrics = broker["metrics"]._replace(
         help="Serve the broker's /metrics for Prometheus here, such as 127.0.0.1:9100, and those of the "
         "first worker, the second and so on at the ports behind it."
     )
-    return broker | worker | {"metrics": metrics, "insecure": broker["insecure"]}
+    return gateway | broker | worker | {"metrics": metrics, "insecure": broker["insecure"]}
 
 
 def resolve_serve(given: Mapping[str, Any], file: str | None = None) -> Resolved[ServeSettings]:
@@ -420,19 +417,21 @@ def _settle_gateway(
 
 
 def _is_brokers(path: str) -> bool:
-    worker = {leaf.path for leaf in leaves(WorkerSettings)} - {"backend"}
+    worker = {leaf.path for leaf in leaves(WorkerSettings)} - {"backend", "metrics"}
     if path.partition(".")[0] in SHARED_BY_SERVE:
         return True
     return path not in worker and not _is_gateways_alone(path)
 
 
 def _is_gateways(path: str) -> bool:
-    return _is_gateways_alone(path) or path.partition(".")[0] in (*SHARED_BY_SERVE, "insecure")
+    return _is_gateways_alone(path) or path.partition(".")[0] in SHARED_BY_SERVE
 
 
 def _is_gateways_alone(path: str) -> bool:
     others = {leaf.path for kind in (BrokerSettings, WorkerSettings) for leaf in leaves(kind)}
     return path in {leaf.path for leaf in leaves(GatewaySettings)} - others - {"endpoint"}
+
+
 def _behind(
     number: int, worker: Resolved[WorkerSettings], broker: Resolved[BrokerSettings]
 ) -> Resolved[WorkerSettings]:
@@ -450,11 +449,6 @@ def _behind(
     except Wrong as wrong:
         raise ConfigError(f"metrics of worker {number}: {wrong.sentence}") from None
     return worker._replace(settings=settings, sources=worker.sources | {"metrics": broker.sources["metrics"]})
-
-
-def _is_brokers(path: str) -> bool:
-    worker = {leaf.path for leaf in leaves(WorkerSettings)} - {"backend", "metrics"}
-    return path not in worker or path.partition(".")[0] in SHARED_BY_SERVE
 
 
 def _is_workers(path: str) -> bool:

@@ -163,16 +163,6 @@ def words(value: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(part for part in parts if part))
 
 
-def http_address(value: object) -> str:
-    """Read where HTTP is listened to: ``host:port``; port 0 is any free one."""
-    wanted = "host:port such as 127.0.0.1:8000"
-    address = text(value).removeprefix("http://").removeprefix("https://").rstrip("/")
-    host, colon, port = address.rpartition(":")
-    if not colon or not _HOST.fullmatch(host) or not port.isdecimal() or int(port) > 65_535:
-        raise ValueError(f"wanted {wanted}, got {value!r}")
-    return f"{'0.0.0.0' if host == '*' else host}:{int(port)}"
-
-
 def topic(value: object) -> str:
     """Read the name of a topic."""
     name = text(value)
@@ -370,7 +360,6 @@ TOPIC = Written("TOPIC", topic, toml)
 TOPICS = Written("TOPIC,...", topics, toml, many=True)
 GPUS = Written("all|cpu|N,...", gpus, toml, many=True)
 ARGUMENTS = Written("KEY=VALUE", arguments, show_arguments, many=True)
-HTTP = Written("HOST:PORT", http_address, toml)
 BIND = Written("ENDPOINT,...", endpoints_to_bind, toml, many=True)
 ADDRESS = Written("HOST:PORT", address, toml)
 CONNECT = Written("ENDPOINT,...", endpoints_to_connect, toml, many=True)

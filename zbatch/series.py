@@ -171,6 +171,22 @@ GPU = (
 )
 """What a worker shows of the GPUs that it serves, where NVML is there."""
 
+GATEWAY = (
+    Series(
+        *("zbatch_gateway_requests_total", "counter", ("call", "status")),
+        "Requests by call and status; 499: the client had gone; other: the path was none.",
+    ),
+    Series(
+        *("zbatch_gateway_request_seconds", "histogram", ("call",)), "From a request's head to its answer."
+    ),
+    Series("zbatch_gateway_in_flight_requests", "gauge", (), "Requests without an answer."),
+    Series("zbatch_gateway_received_bytes_total", "counter", (), "Bytes of bodies that came."),
+    Series("zbatch_gateway_sent_bytes_total", "counter", (), "Bytes of bodies that were sent."),
+    Series("zbatch_gateway_ready", "gauge", (), "1: as /health/ready says; else 0."),
+    Series("zbatch_gateway_info", "gauge", ("version",), "Always 1."),
+)
+"""What a gateway process shows."""
+
 PROCESS = (
     Series("zbatch_process_cpu_seconds_total", "counter", (), "Processor time of this process."),
     Series("zbatch_process_resident_memory_bytes", "gauge", (), "Memory of this process."),
@@ -182,7 +198,13 @@ PROCESS = (
 """What each shows of its process; prometheus-client reads it."""
 
 
-TABLES = {"A broker": BROKER, "A worker": WORKER, "Its GPUs": GPU, "Its process": PROCESS}
+TABLES = {
+    "A broker": BROKER,
+    "A worker": WORKER,
+    "Its GPUs": GPU,
+    "A gateway": GATEWAY,
+    "Its process": PROCESS,
+}
 """By their titles in ``docs/metrics.md``."""
 
 

@@ -39,7 +39,6 @@ TopicName = Annotated[str, notation.TOPIC]
 TopicNames = Annotated[tuple[str, ...], notation.TOPICS]
 Gpus = Annotated[tuple[str, ...], notation.GPUS]
 Arguments = Annotated[dict[str, Any], notation.ARGUMENTS]
-HttpAddress = Annotated[str, notation.HTTP]
 BindTo = Annotated[tuple[str, ...], notation.BIND]
 ConnectTo = Annotated[tuple[str, ...], notation.CONNECT]
 Address = Annotated[str, notation.ADDRESS]
@@ -366,7 +365,7 @@ class WorkerSettings(Settings, frozen=True):
 class GatewaySettings(Settings, frozen=True):
     """``zbatch gateway``: where HTTP is spoken, for which broker, within which bounds."""
 
-    http: HttpAddress = "127.0.0.1:8000"
+    http: Address = "127.0.0.1:8000"
     """Where HTTP is listened to; port 0: any free one."""
 
     endpoint: ConnectTo = (FRONTEND,)

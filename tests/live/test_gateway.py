@@ -404,6 +404,46 @@ def test_with_api_keys_only_who_holds_one_is_answered_for_its_topics_within_its_
     assert gateway.predict(2, x_api_key=carol) == (200, 2)
 
 
+def test_what_a_gateway_does_is_counted_for_prometheus(gateway: Gateway) -> None:
+    gateway.predict(1)
+    gateway.ask("GET", "/nothing")
+
+    status, headers, body = gateway.ask("GET", "/metrics")
+
+    assert status == 200
+    assert headers["content-type"].startswith("text/plain; version=")
+    text = body.decode()
+    assert 'zbatch_gateway_requests_total{call="predict",status="200"}' in text
+    assert 'zbatch_gateway_requests_total{call="other",status="404"}' in text
+    assert 'zbatch_gateway_request_seconds_bucket{call="predict",le="+Inf"}' in text
+    assert "zbatch_gateway_ready 1.0" in text
+    assert "zbatch_gateway_in_flight_requests 1.0" in text
+
+
+def test_an_item_of_another_type_than_the_model_declares_is_refused_with_its_path(
+    run: Callable[..., Zbatch], tmp_path: Path
+) -> None:
+    model = tmp_path / "typed.py"
+    model.write_text(
+        "import msgspec\nclass Item(msgspec.Struct):\n    n: int\n"
+        "def double(batch: list[Item]) -> list[int]:\n    return [one.n * 2 for one in batch]\n"
+    )
+    front = f"ipc://{tmp_path}/front"
+    gateway = Gateway(
+        run("serve", f"{model}:double", "--gpu", "cpu", "--frontend", front, "--http", "127.0.0.1:0")
+    )
+    until(lambda: gateway.ask("GET", "/health/ready")[0] == 200)
+
+    assert gateway.predict({"n": 21}) == (200, 42)
+    status, told = gateway.predict({"n": "x"})
+    assert (status, told["code"]) == (422, "bad_input")
+    assert "$.n: expected int, got str" in told["error"]
+    status, _, body = gateway.ask("POST", "/predict/default/batch", [{"n": 1}, {"m": 1}])
+    assert (status, json.loads(body)["error"].startswith("item 1: $")) == (422, True)
+    with ZClient[Any, Any](front) as client:
+        assert client.status()["topics"]["default"]["items"] == 1
+
+
 def test_serve_runs_a_gateway_too_and_leaves_nothing_behind(
     run: Callable[..., Zbatch], tmp_path: Path
 ) -> None:

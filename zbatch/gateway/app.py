@@ -14,8 +14,7 @@ import os
 import re
 import time
 import traceback
-from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 from urllib.parse import parse_qs
 
@@ -23,12 +22,19 @@ import msgspec
 
 from zbatch import notation
 from zbatch.aio import AsyncZClient
-from zbatch.errors import BadRequest, BatchError, ConfigError, TooLarge, ZbatchError
+from zbatch.errors import BadInput, BadRequest, BatchError, ConfigError, TooLarge, ZbatchError
+from zbatch.exposition import page
 from zbatch.gateway import answers, bodies, routes
 from zbatch.gateway.answers import Answer, SlowBody, UnsupportedMedia
 from zbatch.gateway.apikeys import ApiKeys, Holder
+from zbatch.gateway.judges import Judges
 from zbatch.gateway.known import Known
+from zbatch.gateway.metrics import Figures, GatewaySeries
 from zbatch.journal import Journal
+from zbatch.schema import Judge
+
+GONE = 499
+"""The status under which a request is counted whose client had gone: nobody saw it."""
 
 LOOK = 1.0
 """Seconds between two looks at the broker's snapshot."""
@@ -80,12 +86,14 @@ class Protocol_(Protocol):
 class Visit:
     """One request that has no answer yet."""
 
-    __slots__ = ("is_reading", "proto", "since", "task", "watch", "why")
+    __slots__ = ("began", "is_reading", "proto", "since", "task", "watch", "why")
 
     def __init__(self, proto: Protocol_, task: asyncio.Task[Any], now: float) -> None:
         self.proto = proto
         self.task = task
+        self.began = now
         self.since = now
+        """Since when it has been doing what it does: its body comes, or its items are asked for."""
         self.is_reading = False
         self.watch: asyncio.Task[None] | None = None
         self.why = ""
@@ -142,14 +150,16 @@ class App:
         self._looked = -LOOK
         self.leaving = False
         """Not ready any more; what comes is answered, and its connection closed."""
-        self.counts: Counter[tuple[str, int]] = Counter()
-        """Answers by call and status; 499 where the client had gone."""
+        self.figures = Figures()
+        self._series = GatewaySeries(self.figures, lambda: (len(self._visits), self._is_ready()))
+        self._judges = Judges()
         self._calls: Mapping[str, Callable[[routes.Route, Scope, Visit], Awaitable[Answer]]] = {
             "predict": self._predict,
             "predict_batch": self._predict_batch,
             "about": self._about,
             "live": self._live,
             "ready": self._ready,
+            "metrics": self._metrics,
         }
 
     @property
@@ -176,7 +186,7 @@ class App:
             answer = answers.of_error(error, request_id)
         except asyncio.CancelledError:
             if visit.why != "slow":
-                self.counts[call, 499] += 1
+                self.figures.answered(call, GONE, self._clock() - visit.began, 0)
                 if visit.why == "gone":
                     return
                 raise
@@ -189,7 +199,7 @@ class App:
             self._visits.discard(visit)
             if visit.watch is not None:
                 visit.watch.cancel()
-        self.counts[call, answer.status] += 1
+        self.figures.answered(call, answer.status, self._clock() - visit.began, len(answer.body))
         if self.leaving:
             answer.headers.append(("connection", "close"))
         with contextlib.suppress(Exception):  # the client has gone meanwhile
@@ -212,6 +222,9 @@ class App:
         if holder is not None:
             holder.admit(route.topic, 1, self._clock())
         await self._require_served(route.topic, asked.wait)
+        judge = self._judges.of(route.topic)
+        if judge is not None:
+            judge(item)
         try:
             output = await self._client.predict_one(
                 item, topic=route.topic, timeout=asked.timeout, priority=asked.priority, key=asked.key
@@ -230,6 +243,9 @@ class App:
         if holder is not None:
             holder.admit(route.topic, len(items), self._clock())
         await self._require_served(route.topic, asked.wait)
+        judge = self._judges.of(route.topic)
+        if judge is not None:
+            _judge_each(judge, items)
         try:
             outputs = await self._client.predict(
                 items, topic=route.topic, timeout=asked.timeout, priority=asked.priority, key=asked.key
@@ -248,11 +264,20 @@ class App:
         return _json(200, {"live": True})
 
     async def _ready(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
-        ready = not self.leaving and self._known.is_ready(self._clock())
+        ready = self._is_ready()
         answer = _json(200 if ready else 503, {"live": True, "ready": ready})
         if not ready:
             answer.headers.append(("retry-after", "1"))
         return answer
+
+    async def _metrics(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+        self._holder(scope)
+        headers = scope.headers
+        made = page(self._series, headers.get("accept") or "", headers.get("accept-encoding") or "")
+        return Answer(200, [(name.lower(), value) for name, value in made.headers], made.body)
+
+    def _is_ready(self) -> bool:
+        return not self.leaving and self._known.is_ready(self._clock())
 
     def _holder(self, scope: Scope) -> Holder | None:
         """Return who asks, before the body is read; None where nobody is asked for a key."""
@@ -284,6 +309,7 @@ class App:
                     raise self._too_large(f"more than {size}")
                 pieces.append(piece)
             body = b"".join(pieces)
+        self.figures.received += len(body)
         visit.is_reading = False
         visit.since = self._clock()
         return body
@@ -323,6 +349,7 @@ class App:
         try:
             snapshot = await self._client.status(timeout=LOOK)
             self._known.learn(snapshot, self._clock())
+            self._judges.learn(snapshot["topics"])
         except ZbatchError:
             pass  # nobody answers: what was known grows stale, and questions find out by themselves
         finally:
@@ -370,6 +397,15 @@ async def _end_when_gone(visit: Visit) -> None:
     await visit.proto.client_disconnect()
     visit.why = "gone"
     visit.task.cancel()
+
+
+def _judge_each(judge: Judge, items: Sequence[Any]) -> None:
+    """Judge the items of a batch; the path of a fault begins with the item's place."""
+    for place, item in enumerate(items):
+        try:
+            judge(item)
+        except BadInput as error:
+            raise BadInput(f"item {place}: {error}") from None
 
 
 def _asked(scope: Scope) -> Asked:
