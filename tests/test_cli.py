@@ -23,7 +23,7 @@ from click.testing import CliRunner, Result
 
 from zbatch import cli, config, screen
 from zbatch.__main__ import run
-from zbatch.config import BenchSettings, BrokerSettings, ServeSettings, WorkerSettings
+from zbatch.config import BenchSettings, BrokerSettings, CheckSettings, ServeSettings, WorkerSettings
 from zbatch.errors import BrokerUnreachable, ConfigError, ModelFailed
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -80,6 +80,7 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         ("worker", "run"),
         ("launcher", "serve"),
         ("loadgen", "bench"),
+        ("check", "run"),
     ):
         monkeypatch.setitem(sys.modules, f"zbatch.{module}", SimpleNamespace(**{function: run}))
     return seen
@@ -135,6 +136,13 @@ def test_serve_runs_both(started: list[Any]) -> None:
 def test_bench_makes_the_load_that_is_asked_for(started: list[Any]) -> None:
     zbatch("bench", "bert", "--rate", "100", "--size", "588KiB")
     assert started == [BenchSettings(topic="bert", rate=100.0, size=588 * 1024)]
+
+
+def test_check_tries_the_model_that_is_named(started: list[Any]) -> None:
+    zbatch("check", "m:M", "--gpu", "0", "--batch-size", "8", "--arg", "bits=8", "--item", "[1]", "--json")
+    assert started == [
+        CheckSettings("m:M", args={"bits": 8}, gpu=("0",), batch_size=8, item="[1]", json=True)
+    ]
 
 
 def test_a_switch_of_a_file_can_be_turned_off_again(started: list[Any], tmp_path: Path) -> None:
@@ -401,6 +409,7 @@ def test_config_prints_a_file_that_says_the_same_and_where_each_setting_came_fro
 
 
 COMMANDS = ["broker", "predict topic", "status", "bench", "serve m:M", "worker", "serve", "predict", "drain"]
+COMMANDS += ["check m:M", "check"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

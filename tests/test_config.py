@@ -95,7 +95,7 @@ def test_a_path_in_a_file_is_relative_to_that_file(tmp_path: Path) -> None:
         (
             "[xyz]",
             "z.toml: has an unknown table [xyz]; "
-            "it can be broker, worker, serve, client, status, bench, drain, gateway",
+            "it can be broker, worker, serve, client, status, bench, drain, check, gateway",
         ),
         ("[broker]\nfrontent = 1", "z.toml: [broker] has no setting 'frontent'; did you mean 'frontend'?"),
         (

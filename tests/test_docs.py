@@ -16,6 +16,7 @@ from zbatch import errors, series
 from zbatch.config import (
     BenchSettings,
     BrokerSettings,
+    CheckSettings,
     ClientSettings,
     StatusSettings,
     WorkerSettings,
@@ -29,7 +30,7 @@ ROOT = Path(__file__).parents[1]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
-KINDS = (BrokerSettings, WorkerSettings, ClientSettings, StatusSettings, BenchSettings)
+KINDS = (BrokerSettings, WorkerSettings, ClientSettings, StatusSettings, BenchSettings, CheckSettings)
 MODULES = sorted(path.relative_to(ROOT / "zbatch").as_posix() for path in (ROOT / "zbatch").rglob("*.py"))
 
 

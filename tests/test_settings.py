@@ -14,6 +14,7 @@ from zbatch.config import (
     BenchSettings,
     BrokerCoreSettings,
     BrokerSettings,
+    CheckSettings,
     ClientSettings,
     Limits,
     Settings,
@@ -26,7 +27,7 @@ from zbatch.config import (
 )
 from zbatch.errors import ConfigError
 
-COMMANDS = (BrokerSettings, WorkerSettings, ClientSettings, StatusSettings, BenchSettings)
+COMMANDS = (BrokerSettings, WorkerSettings, ClientSettings, StatusSettings, BenchSettings, CheckSettings)
 
 
 def test_defaults_are_those_of_the_design() -> None:

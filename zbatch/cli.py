@@ -25,6 +25,7 @@ from zbatch import config
 from zbatch.config import (
     BenchSettings,
     BrokerSettings,
+    CheckSettings,
     ClientSettings,
     DrainSettings,
     GatewaySettings,
@@ -174,6 +175,7 @@ SECTIONS = {
     "status": "status",
     "bench": "bench",
     "drain": "drain",
+    "check": "check",
     "gateway": "gateway",
 }
 """The table of a file in which a command finds its settings."""
@@ -371,6 +373,25 @@ def bench(**given: Any) -> int:
 
 
 @main.command(cls=Command)
+@click.argument("model", required=False)
+@_options(config.leaves(CheckSettings), without=("model",))
+def check(**given: Any) -> int:
+    """Try a model before it is served: load it, warm it up, run it in batches of every size.
+
+    Says how long a batch takes and which --batch-size pays, what memory it wants, what items it takes, and
+    whether a bad one hurts its neighbours.  Exit codes: 0 it is fit, 1 it fails, 2 it was called wrongly.
+
+    \b
+    zbatch check bert.py:Bert --gpu 0 --batch-size 64
+    zbatch check bert.py:Bert --gpu cpu --item "how are you" --json
+    """
+    settings = _noted(config.resolve_check(*_said("check", given)))
+    from zbatch.check import run
+
+    return run(settings)
+
+
+@main.command(cls=Command)
 @click.argument("what", type=click.Choice(["broker", "worker", "topic"]))
 @click.argument("name", required=False, default="")
 @click.option("--undo", is_flag=True, help="Let a drained topic take requests again.")
@@ -429,6 +450,7 @@ COMMANDS = {
     "status": status,
     "bench": bench,
     "drain": drain,
+    "check": check,
     "gateway": gateway,
 }
 
@@ -466,6 +488,7 @@ def show_config(ctx: click.Context, command: str, rest: tuple[str, ...], as_json
         "status": config.resolve_status,
         "bench": config.resolve_bench,
         "drain": config.resolve_drain,
+        "check": config.resolve_check,
         "gateway": config.resolve_gateway,
     }
     for name in ("item", "what", "name", "undo") if command in ("predict", "drain") else ():

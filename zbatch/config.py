@@ -26,6 +26,7 @@ from zbatch.settings import (
     BenchSettings,
     BrokerCoreSettings,
     BrokerSettings,
+    CheckSettings,
     ClientSettings,
     DrainSettings,
     GatewaySettings,
@@ -48,6 +49,7 @@ __all__ = [
     "BenchSettings",
     "BrokerCoreSettings",
     "BrokerSettings",
+    "CheckSettings",
     "ClientSettings",
     "DrainSettings",
     "GatewaySettings",
@@ -69,6 +71,7 @@ __all__ = [
     "load",
     "resolve_bench",
     "resolve_broker",
+    "resolve_check",
     "resolve_client",
     "resolve_gateway",
     "resolve_serve",
@@ -91,6 +94,7 @@ SECTIONS: dict[str, tuple[type[Settings], ...]] = {
     "status": (StatusSettings,),
     "bench": (BenchSettings,),
     "drain": (DrainSettings,),
+    "check": (CheckSettings,),
     "gateway": (GatewaySettings,),
 }
 """The tables of a file; only ``[[worker]]`` may stand several times."""
@@ -328,6 +332,11 @@ def resolve_bench(given: Mapping[str, Any], file: str | None = None) -> Resolved
     return _resolve(
         "bench", BenchSettings, given, tables.get("bench", []) + _endpoint_of(tables), broker=True
     )
+
+
+def resolve_check(given: Mapping[str, Any], file: str | None = None) -> Resolved[CheckSettings]:
+    """Return what ``zbatch check`` runs on."""
+    return _resolve("check", CheckSettings, given, _file(file).get("check", []))
 
 
 def resolve_drain(given: Mapping[str, Any], file: str | None = None) -> Resolved[DrainSettings]:

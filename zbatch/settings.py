@@ -354,9 +354,7 @@ class WorkerSettings(Settings, frozen=True):
         _above_zero(self, "batch_cost", "lease")
         if self.slots > 64:
             raise Wrong("slots", f"wanted at most 64, got {self.slots}")
-        if not all(self.model.rpartition(":")):
-            hint = f"; did you forget :Name after {self.model}?" if self.model.endswith(".py") else ""
-            raise Wrong("model", f"wanted package.module:Name or path/file.py:Name, got {self.model!r}{hint}")
+        _require_model(self.model)
         if not self.backend:
             raise Wrong("backend", f"wanted an endpoint such as {BACKEND}, got none")
         _private_metrics(self.metrics, insecure=self.insecure)
@@ -580,6 +578,41 @@ class BenchSettings(Settings, frozen=True):
         _require_endpoint(self.endpoint)
         _above_zero(self, "timeout", "rate", "duration")
         _at_least(self, 1, "callers", "items", "size")
+
+
+class CheckSettings(Settings, frozen=True):
+    """``zbatch check``: which model to try, and how."""
+
+    model: Text
+    """What to try: package.module:Name or path/file.py:Name."""
+
+    args: Arguments = {}
+    """Keyword arguments of the model's class, key=value; a value is JSON, or else a string."""
+
+    gpu: Gpus = ("all",)
+    """The GPU to try it on, by index or UUID; of several the first; all: the first, or the CPU; cpu."""
+
+    batch_size: Whole = 32
+    """The largest batch to try; the others are powers of two."""
+
+    duration: Seconds = 1.0
+    """How long each batch size is measured."""
+
+    item: Item | None = None
+    """What to run instead of the model's example: JSON, or else a string."""
+
+    json: Flag = False
+    """Print what was found as JSON."""
+
+    def __post_init__(self) -> None:
+        _at_least(self, 1, "batch_size")
+        _require_model(self.model)
+
+
+def _require_model(model: str) -> None:
+    if not all(model.rpartition(":")):
+        hint = f"; did you forget :Name after {model}?" if model.endswith(".py") else ""
+        raise Wrong("model", f"wanted package.module:Name or path/file.py:Name, got {model!r}{hint}")
 
 
 def _require_endpoint(endpoint: tuple[str, ...]) -> None:
