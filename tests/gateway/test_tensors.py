@@ -126,6 +126,12 @@ def test_an_array_that_came_as_bytes_is_a_view_of_them() -> None:
     assert not found.flags.writeable
 
 
+def test_whole_numbers_may_be_written_with_a_point() -> None:
+    found = read_json(declared("INT8", 2), (2, 2), raw([[1.0, -2], [3e1, 4]]), "x")
+    assert (found.dtype, found.tolist()) == (np.int8, [[1, -2], [30, 4]])
+    assert read_json(declared("UINT64"), (1,), raw([1e19]), "x").tolist() == [10**19]
+
+
 def test_white_space_before_a_nested_list_is_no_harm() -> None:
     found = read_json(declared("INT8", 2), (1, 2), msgspec.Raw(b" \n[ \t [1, 2]]"), "x")
     assert found.tolist() == [[1, 2]]
@@ -219,7 +225,10 @@ def test_bytes_that_are_not_the_tensor_are_refused(
         (declared("INT64"), (1,), b"[9223372036854775808]", "x.data has a number beyond those of INT64"),
         (declared("UINT64"), (1,), b"[-1]", "x.data[0]: Expected `int` >= 0"),
         (declared("UINT64"), (1,), b"[18446744073709551616]", "x.data has a number beyond those of UINT64"),
-        (declared("INT64"), (1,), b"[1.5]", "x.data[0]: Expected `int`, got `float`"),
+        (declared("INT64"), (2,), b"[1.0, 1.5]", "x.data[1]: Expected `int`, got `float`"),
+        (declared("INT64"), (1,), b"[1e30]", "x.data has a number beyond those of INT64"),
+        (declared("INT8", 2), (1, 2), b"[[1.0, 1e3]]", "x.data[0][1]: Expected `int` <= 127"),
+        (declared("INT8"), (1,), b"[true]", "x.data[0]: Expected `int`, got `bool`"),
         (declared("BOOL"), (1,), b"[1]", "x.data[0]: Expected `bool`, got `int`"),
         (declared(BYTES), (1,), b"[1]", "x.data[0]: Expected `str`, got `int`"),
         (declared(BYTES), (1,), b'["\xff"]', "x.data: Invalid UTF-8 encoded string"),

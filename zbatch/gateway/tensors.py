@@ -36,6 +36,9 @@ _LIMITS = {
 }
 """Which numbers JSON may name.  Those of 64 bits are left to NumPy, which raises beyond them."""
 
+_NUMBER = "any number"
+"""No datatype, but what JSON may say where one of whole numbers is wanted."""
+
 _NESTED = re.compile(rb"\s*\[\s*\[")
 
 
@@ -115,7 +118,7 @@ def read_json(tensor: Tensor, shape: Sequence[int], data: msgspec.Raw, path: str
         raise BadInput(f"{path} is FP16, which has no form in JSON; send it as binary data")
     depth = len(shape) if _NESTED.match(data) else 1
     try:
-        level: list[Any] = [_decoder(datatype, depth).decode(data)]
+        level: list[Any] = [_decoded(datatype, depth, data)]
     except (msgspec.DecodeError, RecursionError) as error:
         raise BadInput(sentence(error, f"{path}.data")) from None
     for length in shape if depth > 1 else (math.prod(shape),):
@@ -163,11 +166,34 @@ def _stacked(flat: list[bytes], shape: Sequence[int]) -> list[Any]:
     return stacked
 
 
+def _decoded(datatype: str, depth: int, data: msgspec.Raw) -> Any:
+    """Return JSON's lists; some clients write whole numbers as 1.0, which is the same number to JSON."""
+    decoder = _decoder(datatype, depth)
+    try:
+        return decoder.decode(data)
+    except msgspec.ValidationError as error:
+        if datatype == BYTES or _DTYPES[datatype].kind not in "iu":
+            raise
+        try:
+            numbers = _decoder(_NUMBER, depth).decode(data)
+        except msgspec.ValidationError:
+            raise error from None
+        return msgspec.convert(_whole(numbers), decoder.type)
+
+
+def _whole(value: Any) -> Any:
+    if type(value) is list:
+        return [_whole(one) for one in value]
+    return int(value) if type(value) is float and value.is_integer() else value
+
+
 @lru_cache(maxsize=len(DTYPES) * (DIMENSIONS + 1))
 def _decoder(datatype: str, depth: int) -> msgspec.json.Decoder[Any]:
     """Return what reads a list of this datatype's elements, nested so deep."""
     kind: Any = float
-    if datatype == BYTES:
+    if datatype == _NUMBER:
+        kind = int | float
+    elif datatype == BYTES:
         kind = str
     elif datatype == "BOOL":
         kind = bool
