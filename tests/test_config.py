@@ -72,6 +72,12 @@ def test_every_setting_can_be_said_by_environment(monkeypatch: pytest.MonkeyPatc
     assert found.sources["batching"] == "default"
 
 
+@pytest.mark.parametrize("no", ["false", "0", "no", "off", "False"])
+def test_what_the_environment_says_no_to_is_off(monkeypatch: pytest.MonkeyPatch, no: str) -> None:
+    monkeypatch.setenv("ZBATCH_BROKER_SUPERVISE", no)
+    assert config.resolve_broker({}).settings.supervise is False
+
+
 def test_arguments_of_all_sources_are_put_together(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     file = write('[worker]\nmodel = "m:M"\n[worker.args]\npath = "p"\nsize = 1\nbits = 8')
     monkeypatch.setenv("ZBATCH_WORKER_ARG", "size=2")

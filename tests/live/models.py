@@ -31,6 +31,8 @@ class Obedient:
         for item in batch:
             if isinstance(item, dict):
                 time.sleep(item.get("sleep", 0.0))
+                while "until" in item and not Path(item["until"]).exists():
+                    time.sleep(0.01)
         if "large" in words:
             return ["x" * (2 << 20) if item == "large" else item for item in batch]
         if "short" in words:

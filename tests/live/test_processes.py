@@ -216,6 +216,22 @@ def test_a_program_that_cannot_be_started_leaves_nothing_open(note: Note) -> Non
     assert psutil.Process().num_fds() == before
 
 
+def test_what_one_child_is_told_by_environment_neither_this_process_nor_the_next_child_sees(
+    tmp_path: Path,
+) -> None:
+    before = dict(os.environ)
+    line = "import os, sys; open(sys.argv[1], 'w').write(repr(os.environ.get('CUDA_VISIBLE_DEVICES')))"
+    for name, env in (("0", {"CUDA_VISIBLE_DEVICES": "7"}), ("1", None)):
+        child = Child.spawn([sys.executable, "-c", line, str(tmp_path / name)], env=env)
+        assert child.wait(PATIENCE) == 0
+        child.close()
+    assert [(tmp_path / name).read_text() for name in "01"] == [
+        "'7'",
+        repr(before.get("CUDA_VISIBLE_DEVICES")),
+    ]
+    assert dict(os.environ) == before
+
+
 def test_a_child_needs_no_config() -> None:
     child = Child.spawn([sys.executable, "-c", "raise SystemExit(4)"])
     assert child.wait(PATIENCE) == 4
