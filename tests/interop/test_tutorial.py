@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,6 +29,7 @@ pytest.importorskip("transformers", reason="make test-interop has it")
 from examples.bert_model import HEAVY_CHAIN, SENTENCES, TextInfillingModel, hidden
 from examples.image_classifier import pixels
 from examples.image_model import ImageClassifier
+from examples.mosec_style import InOne
 from examples.two_models import photo
 from zbatch import Context
 
@@ -46,7 +48,10 @@ WORKER = (
 GUNICORN = "gunicorn -c examples/gunicorn_conf.py examples.gunicorn_example:app"
 IMAGES = "zbatch serve examples/image_model.py:ImageClassifier --topic images --frontend tcp://127.0.0.1:7000"
 CLASSIFIER = "python examples/image_classifier.py"
+IN_ONE = "zbatch serve examples/mosec_style.py:InOne --topic photos --http 127.0.0.1:8000"
+STAGES = "zbatch serve --config examples/mosec_style.toml"
 
+LABEL = next(line.strip() for line in README.splitlines() if line.endswith("/predict/photos"))
 CURLS = [line.strip() for line in README.splitlines() if line.startswith("    curl -X POST")]
 
 TEXT = "http://localhost:5005"
@@ -195,6 +200,25 @@ def test_two_models_answer_at_one_broker(start: Start) -> None:
     stop(serve)
 
 
+@pytest.mark.parametrize("line", [IN_ONE, STAGES])
+def test_stages_answer_over_http_as_the_direct_call(start: Start, line: str) -> None:
+    direct = InOne()
+    direct.setup(Context())
+    files = [photo("china.jpg").read_bytes(), b"no photo", photo("flower.jpg").read_bytes()]
+    china, _, flower = direct.predict(files)
+    serve = start(line, "http://127.0.0.1:8000/health/ready")
+    # Both photos many times over, so that they share batches with each other and with what is no photo.
+    with ThreadPoolExecutor(24) as askers:
+        answers = list(askers.map(post, files * 16))
+    assert [status for status, _ in answers] == [200, 422, 200] * 16
+    assert {answer["code"] for status, answer in answers if status != 200} == {"bad_input"}
+    assert all(like(answer, china) for _, answer in answers[0::3])
+    assert all(like(answer, flower) for _, answer in answers[2::3])
+    shutil.copy(photo("flower.jpg"), "/tmp/flower.jpg")
+    assert like(curled(LABEL), json.loads(README.partition(f"{LABEL}\n")[2].partition("\n")[0]))
+    stop(serve)
+
+
 def test_futures_come_to_a_table() -> None:
     printed = output_of("python examples/future_example.py --simulated", in_readme=False)
     header, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines()]
@@ -278,6 +302,22 @@ def refused(url: str, sentences: Sequence[str]) -> Any:
     with pytest.raises(HTTPError) as error:
         ask(url, sentences)
     return json.load(error.value)
+
+
+def post(file: bytes) -> tuple[int, Any]:
+    """POST a photo's bytes; return the status and what came."""
+    request = Request("http://127.0.0.1:8000/predict/photos?wait=60s", file, {"Content-Type": "image/jpeg"})
+    try:
+        with urlopen(request, timeout=PATIENCE) as response:
+            return response.status, json.load(response)
+    except HTTPError as error:
+        return error.code, json.load(error)
+
+
+def like(answer: Any, direct: Any) -> bool:
+    """Return whether an answer is the direct one, as far as a batch's rounding allows."""
+    near = abs(answer["share"] - direct["share"]) < 1e-3
+    return near and bool(answer | {"share": 0} == direct | {"share": 0})
 
 
 def curled(line: str) -> Any:
