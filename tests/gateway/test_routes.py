@@ -19,6 +19,9 @@ from zbatch.gateway.routes import Route, find
         ("GET", "/", Route("about")),
         ("HEAD", "/health/ready", Route("ready")),
         ("GET", "/health/live", Route("live")),
+        ("GET", "/openapi.json", Route("openapi")),
+        ("GET", "/docs", Route("docs")),
+        ("GET", "/docs/swagger-ui.css", Route("docs_file", "swagger-ui.css")),
     ],
 )
 def test_a_path_is_a_call(method: str, path: str, route: Route) -> None:

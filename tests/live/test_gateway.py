@@ -6,8 +6,11 @@ import http.client
 import io
 import json
 import os
+import shutil
 import signal
 import socket
+import ssl
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -442,6 +445,51 @@ def test_an_item_of_another_type_than_the_model_declares_is_refused_with_its_pat
     assert (status, json.loads(body)["error"].startswith("item 1: $")) == (422, True)
     with ZClient[Any, Any](front) as client:
         assert client.status()["topics"]["default"]["items"] == 1
+
+
+def test_the_calls_are_described_and_their_page_comes_from_this_host(gateway: Gateway) -> None:
+    told = json.loads(gateway.ask("GET", "/openapi.json")[2])
+    assert "/predict/default" in told["paths"]
+
+    status, headers, page = gateway.ask("GET", "/docs")
+    assert (status, headers["content-type"]) == (200, "text/html; charset=utf-8")
+    assert b"swagger-ui-bundle.js" in page
+    status, headers, _ = gateway.ask("GET", "/docs/swagger-ui-bundle.js")
+    assert (status, headers["content-type"]) == (200, "text/javascript; charset=utf-8")
+    assert gateway.ask("GET", "/docs/../app.py")[0] == 404
+
+
+def test_with_a_certificate_a_gateway_speaks_tls(
+    run: Callable[..., Zbatch], cluster: tuple[str, Path], tmp_path: Path
+) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "rsa:2048",
+        "-nodes",
+        "-days",
+        "1",
+        "-subj",
+        "/CN=localhost",
+    ]
+    made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(made, check=True, capture_output=True, timeout=PATIENCE)
+    tls = ("--tls-cert", str(cert), "--tls-key", str(key))
+    process = run("gateway", "--http", "127.0.0.1:0", "--endpoint", cluster[0], *tls)
+    port = int(process.says("gateway started").partition("url=https://127.0.0.1:")[2].split()[0])
+
+    trusted = ssl.create_default_context(cafile=str(cert))
+    connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE, context=trusted)
+    connection.request("POST", DEFAULT, b"[7]")
+    answer = connection.getresponse()
+
+    assert (answer.status, answer.read()) == (200, b"[7]")
+    connection.close()
 
 
 def test_serve_runs_a_gateway_too_and_leaves_nothing_behind(

@@ -22,9 +22,10 @@ import msgspec
 
 from zbatch import notation
 from zbatch.aio import AsyncZClient
+from zbatch.config import version
 from zbatch.errors import BadInput, BadRequest, BatchError, ConfigError, TooLarge, ZbatchError
 from zbatch.exposition import page
-from zbatch.gateway import answers, bodies, routes
+from zbatch.gateway import answers, bodies, openapi, pages, routes
 from zbatch.gateway.answers import Answer, SlowBody, UnsupportedMedia
 from zbatch.gateway.apikeys import ApiKeys, Holder
 from zbatch.gateway.judges import Judges
@@ -160,6 +161,9 @@ class App:
             "live": self._live,
             "ready": self._ready,
             "metrics": self._metrics,
+            "openapi": self._openapi,
+            "docs": self._docs,
+            "docs_file": self._docs_file,
         }
 
     @property
@@ -258,7 +262,7 @@ class App:
     async def _about(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
         self._holder(scope)
         topics = {name: {"workers": topic["workers"]} for name, topic in self._known.topics.items()}
-        return _json(200, {"name": "zbatch", "topics": topics, "ask": "POST /predict/TOPIC"})
+        return _json(200, {"name": "zbatch", "topics": topics, "ask": "POST /predict/TOPIC", "docs": "/docs"})
 
     async def _live(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
         return _json(200, {"live": True})
@@ -275,6 +279,17 @@ class App:
         headers = scope.headers
         made = page(self._series, headers.get("accept") or "", headers.get("accept-encoding") or "")
         return Answer(200, [(name.lower(), value) for name, value in made.headers], made.body)
+
+    async def _openapi(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+        self._holder(scope)
+        return _json(200, openapi.document(self._known.topics, version(), keyed=self._api_keys is not None))
+
+    async def _docs(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+        return Answer(200, [("content-type", pages.PAGE.kind)], pages.PAGE.data)
+
+    async def _docs_file(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+        kind, data = pages.file(route.topic)
+        return Answer(200, [("content-type", kind), ("cache-control", "max-age=3600")], data)
 
     def _is_ready(self) -> bool:
         return not self.leaving and self._known.is_ready(self._clock())

@@ -22,12 +22,15 @@ class Route(NamedTuple):
 
 PREDICT = "/predict/"
 BATCH = "/batch"
+DOCS = "/docs/"
 
 FIXED: Mapping[str, Mapping[str, str]] = {
     "/": {"GET": "about"},
     "/health/live": {"GET": "live"},
     "/health/ready": {"GET": "ready"},
     "/metrics": {"GET": "metrics"},
+    "/openapi.json": {"GET": "openapi"},
+    "/docs": {"GET": "docs"},
 }
 """Calls whose path is always the same, by method."""
 
@@ -39,6 +42,8 @@ def find(method: str, path: str) -> Route:
     """
     if path.startswith(PREDICT):
         return _predict(method, path)
+    if path.startswith(DOCS):
+        return Route(_allowed(method, path, {"GET": "docs_file"}), path[len(DOCS) :])
     by_method = FIXED.get(path)
     if by_method is None:
         raise NoSuchPath(
