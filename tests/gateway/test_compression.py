@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import random
 import tracemalloc
 import zlib
 
@@ -105,6 +106,13 @@ def test_anything_else_is_refused_or_bounded(encoding: str, body: bytes) -> None
 )
 def test_an_answer_is_compressed_as_the_client_prefers(accept: str | None, encoding: str) -> None:
     assert chosen(accept) == encoding
+
+
+def test_what_is_short_or_gets_no_smaller_is_left_as_it_is() -> None:
+    assert not compression.is_worth_it(b"a" * 1_023)
+    assert compression.is_worth_it(b"a" * 1_024)
+    assert compression.is_worth_it(b"a" * 100_000)
+    assert not compression.is_worth_it(random.Random(1).randbytes(100_000))
 
 
 def test_encodings_that_are_read_are_known() -> None:

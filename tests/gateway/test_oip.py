@@ -13,7 +13,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from examples.oip_model import Judge
-from zbatch.errors import BadInput, BadOutput, BadRequest, Overloaded, TooLarge, UnknownTopic, ZbatchError
+from zbatch.errors import (
+    BadInput,
+    BadOutput,
+    BadRequest,
+    BatchError,
+    Overloaded,
+    TooLarge,
+    UnknownTopic,
+    ZbatchError,
+)
 from zbatch.gateway import oip
 from zbatch.gateway.oip import Ask, Model, Wanted, read, write
 from zbatch.signature import Signature
@@ -418,7 +427,7 @@ def test_what_a_client_sends_as_bytes_it_gets_back_as_bytes(rows: list[tuple[lis
 # --- what else is asked -----------------------------------------------------------------------------
 
 
-READY = Model("m", ("2",), BOTH, True, 16)
+READY = Model("m", ("2",), BOTH, True)
 BARE = Model("bare", (), None, False)
 
 
@@ -426,9 +435,22 @@ def told(body: bytes) -> Any:
     return json.loads(body)
 
 
-def test_the_server_says_that_it_lives_whether_it_is_ready_and_who_it_is() -> None:
-    assert told(oip.live()) == {"live": True}
-    assert told(oip.server_ready(False)) == {"live": True, "ready": False}
+def test_a_topic_of_a_snapshot_is_a_model() -> None:
+    signature = json.loads(BOTH.json())
+    models = [
+        {"name": "m:M", "version": "", "signature": None},
+        {"name": "m:M", "version": "", "signature": {"inputs": 7}},
+        {"name": "m:M", "version": "2", "signature": signature},
+        {"name": "m:N", "version": "2", "signature": None},
+    ]
+    assert oip.model_of("m", {"workers": 2, "models": models}) == READY
+    assert oip.model_of("bare", {"workers": 0}) == BARE
+    models.append({"name": "m:M", "version": "3", "signature": json.loads(ONE.json())})
+    both = oip.model_of("m", {"workers": 2, "models": models})
+    assert (both.versions, both.version, both.signature) == (("2", "3"), "", BOTH)
+
+
+def test_the_server_says_who_it_is() -> None:
     assert told(oip.server_metadata("1.0")) == {
         "name": "zbatch",
         "version": "1.0",
@@ -465,7 +487,7 @@ def test_metadata_counts_the_rows_and_configuration_does_not() -> None:
         "name": "m",
         "platform": "zbatch_python",
         "backend": "zbatch",
-        "max_batch_size": 16,
+        "max_batch_size": 16_384,
         "input": [
             {"name": "image", "data_type": "TYPE_FP32", "dims": [2]},
             {"name": "text", "data_type": "TYPE_STRING", "dims": [1]},
@@ -548,14 +570,13 @@ def test_loading_is_the_workers_business() -> None:
     )
 
 
-def test_an_input_that_does_not_fit_has_the_status_that_clients_know() -> None:
-    assert [oip.status_of(one) for one in (BadInput(""), BadRequest(""), Overloaded(), TooLarge())] == [
-        400,
-        400,
-        429,
-        413,
-    ]
-    assert told(oip.error_body("no")) == {"error": "no"}
+def test_errors_have_a_status_that_clients_know() -> None:
+    wrong = oip.known_to_clients(BadInput("no"))
+    assert (type(wrong), str(wrong)) == (BadRequest, "no")
+    several = BatchError({1: TooLarge("second"), 0: BadInput("first")}, [None, None, 7])
+    assert str(oip.known_to_clients(several)) == "first"
+    busy = Overloaded()
+    assert oip.known_to_clients(busy) is busy
 
 
 def test_many_names_are_not_all_told() -> None:

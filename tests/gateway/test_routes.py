@@ -22,6 +22,23 @@ from zbatch.gateway.routes import Route, find
         ("GET", "/openapi.json", Route("openapi")),
         ("GET", "/docs", Route("docs")),
         ("GET", "/docs/swagger-ui.css", Route("docs_file", "swagger-ui.css")),
+        ("GET", "/v2", Route("server_metadata")),
+        ("GET", "/v2/", Route("server_metadata")),
+        ("GET", "/v2/health/live", Route("live")),
+        ("GET", "/v2/health/ready", Route("ready")),
+        ("GET", "/v2/models/bert", Route("model_metadata", "bert")),
+        ("GET", "/v2/models/bert/", Route("model_metadata", "bert")),
+        ("GET", "/v2/models/bert/versions/1", Route("model_metadata", "bert", "1")),
+        ("GET", "/v2/models/bert/ready", Route("model_ready", "bert")),
+        ("GET", "/v2/models/bert/versions/1/ready", Route("model_ready", "bert", "1")),
+        ("POST", "/v2/models/my%20bert/infer", Route("infer", "my bert")),
+        ("POST", "/v2/models/bert/versions/1%2F2/infer", Route("infer", "bert", "1/2")),
+        ("GET", "/v2/models/bert/config", Route("config", "bert")),
+        ("GET", "/v2/models/bert/stats", Route("statistics", "bert")),
+        ("GET", "/v2/models/stats", Route("statistics")),
+        ("POST", "/v2/repository/index", Route("repository_index")),
+        ("POST", "/v2/repository/models/bert/load", Route("load", "bert")),
+        ("POST", "/v2/repository/models/bert/unload", Route("unload", "bert")),
     ],
 )
 def test_a_path_is_a_call(method: str, path: str, route: Route) -> None:
@@ -39,12 +56,32 @@ def test_a_path_is_a_call(method: str, path: str, route: Route) -> None:
         "/nothing",
         "",
         "/predict/a/",
+        "/v2/health",
+        "/v2/models",
     ],
 )
 def test_what_is_no_path_is_404_and_says_what_there_is(path: str) -> None:
     with pytest.raises(NoSuchPath, match="/predict/TOPIC") as refused:
         find("POST", path)
     assert refused.value.http_status == 404
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v2/models/",
+        "/v2/models//infer",
+        "/v2/models/bert/generate",
+        "/v2/models/bert/infer/",
+        "/v2/models/bert/versions",
+        "/v2/models/bert/versions/1/infer/x",
+        "/v2/repository/models/bert",
+        "/v2/repository/models/bert/load/x",
+    ],
+)
+def test_what_names_no_call_of_a_model_is_404(path: str) -> None:
+    with pytest.raises(NoSuchPath, match="/v2/models/MODEL/infer"):
+        find("POST", path)
 
 
 def test_a_topic_may_hold_a_slash_that_is_written_as_one() -> None:

@@ -26,8 +26,10 @@ from zbatch.config import version
 from zbatch.errors import BadInput, BadRequest, BatchError, ConfigError, TooLarge, ZbatchError
 from zbatch.exposition import page
 from zbatch.gateway import answers, bodies, openapi, pages, routes
+from zbatch.gateway import answers, bodies, compression, routes
 from zbatch.gateway.answers import Answer, SlowBody, UnsupportedMedia
 from zbatch.gateway.apikeys import ApiKeys, Holder
+from zbatch.gateway.inference import Desk, Inference
 from zbatch.gateway.judges import Judges
 from zbatch.gateway.known import Known
 from zbatch.gateway.metrics import Figures, GatewaySeries
@@ -45,6 +47,10 @@ AGAIN = 0.1
 
 SWEEP = 0.25
 """Seconds between two looks for bodies that do not come and clients that have left."""
+
+SMALL = 8 << 10
+"""Bytes of a compressed body that is decompressed in the loop: a longer one may be a thousand times as long
+when it is not, and would hold up the others."""
 
 WATCHED = 0.1
 """Seconds of waiting from which on it is watched whether the client is still there: most have their answer
@@ -164,6 +170,12 @@ class App:
             "openapi": self._openapi,
             "docs": self._docs,
             "docs_file": self._docs_file,
+            **Inference(
+                client,
+                known,
+                Desk(self._holder, self._body, _asked, self._require_served, self._look),
+                clock=clock,
+            ).calls,
         }
 
     @property
@@ -303,11 +315,13 @@ class App:
     # --- reading -----------------------------------------------------------------------------------
 
     async def _body(self, scope: Scope, visit: Visit) -> bytes:
-        """Read a body of bounded size."""
+        """Read a body of bounded size, which it is also bounded to once it is decompressed."""
         headers, proto = scope.headers, visit.proto
         encoding = headers.get("content-encoding")
-        if encoding not in (None, "", "identity"):
-            raise UnsupportedMedia(f"content-encoding is {encoding[:100]!r}, wanted none")
+        if encoding in ("", "identity"):
+            encoding = None
+        if encoding is not None and not compression.is_known(encoding):
+            raise UnsupportedMedia(f"content-encoding is {encoding[:100]!r}, wanted gzip, deflate or none")
         length = headers.get("content-length")
         visit.is_reading = True
         if length is not None:
@@ -327,7 +341,11 @@ class App:
         self.figures.received += len(body)
         visit.is_reading = False
         visit.since = self._clock()
-        return body
+        if encoding is None:
+            return body
+        if len(body) > SMALL:
+            return await asyncio.to_thread(compression.decompress, encoding, body, self._max_body)
+        return compression.decompress(encoding, body, self._max_body)
 
     def _too_large(self, size: str) -> TooLarge:
         return TooLarge(f"the body has {size} bytes, wanted at most {self._max_body}")

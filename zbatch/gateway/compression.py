@@ -15,6 +15,10 @@ GZIP, DEFLATE = "gzip", "deflate"
 WORTH = 1_024
 """Bytes: a smaller answer is sent as it is, for it fits into one packet anyway."""
 
+SAMPLE, GAIN = 16 << 10, 0.9
+"""If the first so many bytes do not become this share of themselves, the rest will not either: most clients
+accept every encoding, and numbers of a model hardly get smaller by any."""
+
 LEVEL = 1
 """Zlib's fastest: the gateway's loop waits for it, and arrays gain little by a better one."""
 
@@ -75,6 +79,11 @@ def chosen(accept: str | None) -> str:
     found = {name: weights.get(name, free) for name in (GZIP, DEFLATE)}
     best = max(found, key=lambda name: found[name])
     return best if found[best] > 0 else ""
+
+
+def is_worth_it(body: bytes) -> bool:
+    """Return whether a body gets much smaller when it is compressed."""
+    return len(body) >= WORTH and len(zlib.compress(body[:SAMPLE], LEVEL)) < GAIN * min(SAMPLE, len(body))
 
 
 def compress(encoding: str, body: bytes) -> bytes:

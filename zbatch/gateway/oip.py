@@ -8,13 +8,23 @@ is read and written, ``tensors.py`` knows; which path is which call, ``routes.py
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
-from zbatch.errors import BadInput, BadOutput, BadRequest, TooLarge, UnknownTopic, ZbatchError
+from zbatch.errors import (
+    BadInput,
+    BadOutput,
+    BadRequest,
+    BatchError,
+    ConfigError,
+    TooLarge,
+    UnknownTopic,
+    ZbatchError,
+)
 from zbatch.gateway import tensors
 from zbatch.signature import ANY, BYTES, ELEMENTS, Signature, Tensor
 
@@ -334,8 +344,26 @@ class Model(NamedTuple):
     versions: tuple[str, ...]
     signature: Signature | None
     ready: bool
-    batch_size: int = 0
-    """Of its workers the largest; 0: not known."""
+
+    @property
+    def version(self) -> str:
+        """The version that answers, where there is but one."""
+        return self.versions[0] if len(self.versions) == 1 else ""
+
+
+def model_of(name: str, topic: Mapping[str, Any]) -> Model:
+    """Return a topic of a broker's snapshot; of several signatures, while versions change, the oldest."""
+    signature: Signature | None = None
+    versions: list[str] = []
+    for told in topic.get("models", ()):
+        if told["version"] and told["version"] not in versions:
+            versions.append(told["version"])
+        if signature is None and told["signature"] is not None:
+            with contextlib.suppress(
+                ConfigError
+            ):  # a worker of another version may mean something else by it
+                signature = Signature.from_json(msgspec.json.encode(told["signature"]))
+    return Model(name, tuple(versions), signature, bool(topic["workers"]))
 
 
 def require_version(model: Model, version: str) -> None:
@@ -355,16 +383,6 @@ def require_signature(model: Model) -> Signature:
             f"ask POST /predict/{model.name:.100}, or give the model its class attribute signature"
         )
     return model.signature
-
-
-def live() -> bytes:
-    """Return the body of a server that lives."""
-    return b'{"live":true}'
-
-
-def server_ready(ready: bool) -> bytes:
-    """Return the body that says whether the server is ready; ``live`` is what the protocol has there."""
-    return msgspec.json.encode({"live": True, "ready": ready})
 
 
 def server_metadata(version: str) -> bytes:
@@ -399,7 +417,7 @@ def model_config(model: Model) -> bytes:
             "name": model.name,
             "platform": PLATFORM,
             "backend": "zbatch",
-            "max_batch_size": model.batch_size,
+            "max_batch_size": MOST_ITEMS,
             "input": [_config(one) for one in signature.inputs] if signature else [],
             "output": [_config(one) for one in signature.outputs] if signature else [],
         }
@@ -457,7 +475,7 @@ def _statistics(model: Model, topic: Mapping[str, Any]) -> dict[str, Any]:
     failed = sum(topic.get("errors", {}).values())
     return {
         "name": model.name,
-        "version": model.versions[0] if model.versions else "",
+        "version": model.version,
         "last_inference": 0,
         "inference_count": answered,
         "execution_count": batches,
@@ -478,17 +496,17 @@ def _duration(count: int, times: Mapping[str, Any] | None) -> dict[str, int]:
     return {"count": count, "ns": round(count * mean * 1e6)}
 
 
-def refuse_loading(call: Literal["load", "unload"], name: str) -> BadRequest:
+def refuse_loading(call: str, name: str) -> BadRequest:
     """Return what is said to who wants a model loaded or unloaded here."""
     how = f"zbatch worker MODEL --topic {name:.100}" if call == "load" else f"zbatch drain topic {name:.100}"
     return BadRequest(f"this server does not {call} models: workers bring them ({how})")
 
 
-def status_of(error: ZbatchError) -> int:
-    """Return the status that this protocol's clients know for an error."""
-    return BadRequest.http_status if isinstance(error, BadInput) else error.http_status
+def known_to_clients(error: ZbatchError) -> ZbatchError:
+    """Return an error whose status this protocol's clients know.
 
-
-def error_body(text: str) -> bytes:
-    """Return the body of any error."""
-    return msgspec.json.encode({"error": text})
+    They know 400 for an input that does not fit, and one error for a whole request.
+    """
+    if isinstance(error, BatchError):
+        error = error.errors[min(error.errors)]
+    return BadRequest(str(error)) if isinstance(error, BadInput) else error

@@ -31,8 +31,27 @@ FIXED: Mapping[str, Mapping[str, str]] = {
     "/metrics": {"GET": "metrics"},
     "/openapi.json": {"GET": "openapi"},
     "/docs": {"GET": "docs"},
+    "/v2": {"GET": "server_metadata"},
+    "/v2/": {"GET": "server_metadata"},
+    "/v2/health/live": {"GET": "live"},
+    "/v2/health/ready": {"GET": "ready"},
+    "/v2/models/stats": {"GET": "statistics"},
+    "/v2/repository/index": {"POST": "repository_index"},
 }
 """Calls whose path is always the same, by method."""
+
+MODELS, REPOSITORY, VERSIONS = "/v2/models/", "/v2/repository/models/", "versions"
+
+OF_MODELS: Mapping[str, Mapping[str, str]] = {
+    "": {"GET": "model_metadata"},
+    "ready": {"GET": "model_ready"},
+    "infer": {"POST": "infer"},
+    "config": {"GET": "config"},
+    "stats": {"GET": "statistics"},
+}
+"""Calls of the Open Inference Protocol that name a model, and may name its version, by what follows."""
+
+OF_REPOSITORY: Mapping[str, Mapping[str, str]] = {"load": {"POST": "load"}, "unload": {"POST": "unload"}}
 
 
 def find(method: str, path: str) -> Route:
@@ -45,11 +64,14 @@ def find(method: str, path: str) -> Route:
     if path.startswith(DOCS):
         return Route(_allowed(method, path, {"GET": "docs_file"}), path[len(DOCS) :])
     by_method = FIXED.get(path)
-    if by_method is None:
-        raise NoSuchPath(
-            f"there is nothing at {path[:200]!r}; ask POST {PREDICT}TOPIC, or GET / what there is"
-        )
-    return Route(_allowed(method, path, by_method))
+    if by_method is not None:
+        return Route(_allowed(method, path, by_method))
+    if path.startswith(MODELS):
+        return _model(method, path)
+    if path.startswith(REPOSITORY):
+        topic, _, call = path[len(REPOSITORY) :].partition("/")
+        return _named(method, path, topic, "", OF_REPOSITORY.get(call))
+    raise NoSuchPath(f"there is nothing at {path[:200]!r}; ask POST {PREDICT}TOPIC, or GET / what there is")
 
 
 def _predict(method: str, path: str) -> Route:
@@ -62,6 +84,21 @@ def _predict(method: str, path: str) -> Route:
         )
     _allowed(method, path, {"POST": call})
     return Route(call, unquote(topic) if "%" in topic else topic)
+
+
+def _model(method: str, path: str) -> Route:
+    """Return what is called where a path of the Open Inference Protocol names a model."""
+    topic, *rest = path[len(MODELS) :].split("/")
+    version = ""
+    if rest[:1] == [VERSIONS] and len(rest) > 1:
+        version, *rest = rest[1:]
+    return _named(method, path, topic, version, OF_MODELS.get("/".join(rest)))
+
+
+def _named(method: str, path: str, topic: str, version: str, by_method: Mapping[str, str] | None) -> Route:
+    if by_method is None or not topic:
+        raise NoSuchPath(f"there is nothing at {path[:200]!r}; there is POST {MODELS}MODEL/infer")
+    return Route(_allowed(method, path, by_method), unquote(topic), unquote(version))
 
 
 def _allowed(method: str, path: str, by_method: Mapping[str, str]) -> str:
