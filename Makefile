@@ -118,3 +118,5 @@ test-venv:
 
 interop-venv:
 	@$(MAKE_VENV) .venv-interop --torch "$(TORCH)" -r requirements/dev.txt -r requirements/interop.txt -r requirements/examples.txt --no-deps requirements/examples-models.txt -e .
+	@$(MAKE_VENV) .venv-interop-oip -r requirements/interop-oip.txt
+	@$(MAKE_VENV) .venv-interop-kserve -r requirements/interop-kserve.txt
