@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 AGAIN = 0.1
 """Seconds before another look at whether the workers of a young broker are back."""
 
+SHORTEST = 0.001
+"""Seconds that are left at least to who waited for workers: then the broker says that they are over."""
+
 LONG = 256 << 10
 """Bytes: to compress more is left to a thread, since the loop would wait for it."""
 
@@ -87,7 +90,9 @@ class Inference:
     async def _infer(self, route: Route, scope: Scope, visit: Visit) -> Answer:
         asked, holder = self._desk.asked(scope), self._desk.holder(scope)
         body = await self._desk.body(scope, visit)
+        came = self._clock()
         model = await self._model(route, asked.timeout, asked.wait)
+        waited = self._clock() - came
         signature = oip.require_signature(model)
         try:
             ask = oip.read(signature, body, scope.headers.get(oip.HEADER_LENGTH))
@@ -96,7 +101,7 @@ class Inference:
             outputs = await self._client.predict(
                 ask.items,
                 topic=route.topic,
-                timeout=ask.timeout or asked.timeout,
+                timeout=_left(ask.timeout or asked.timeout, waited),
                 priority=ask.priority or asked.priority,
                 key=asked.key,
             )
@@ -174,6 +179,13 @@ class Inference:
         if model is None:
             model = self._models[name] = oip.model_of(name, self._snapshot[name])
         return model
+
+
+def _left(timeout: float | None, waited: float) -> float | None:
+    """Return what is left of a timeout; untouched where nobody waited, so that equal ones share a group."""
+    if timeout is None or waited < AGAIN:
+        return timeout
+    return max(timeout - waited, SHORTEST)
 
 
 async def _compressed(answer: Answer, accept: str | None) -> Answer:
