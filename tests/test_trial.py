@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
 import pytest
 
-from zbatch.trial import Report, Size, Spec, Trial, sizes_up_to, write
+from zbatch.nvml import Gpus
+from zbatch.trial import GpuMemory, Report, Size, Spec, Trial, sizes_up_to, write
 
 TICK = 1 / 1024
 """Seconds; sums of it are exact."""
@@ -270,6 +272,43 @@ def test_a_model_that_cannot_be_closed_is_noted(tried: Callable[..., Report]) ->
     closes = GOOD + "\n    def close(self):\n        raise OSError('busy')\n"
     report = tried(closes)
     assert (report.failed, report.notes) == (None, ["close() raises OSError: busy"])
+
+
+class Filling:
+    """NVIDIA's library on a host whose GPU fills up, or says nothing."""
+
+    class NVMLError(Exception):
+        pass
+
+    def __init__(self, *used: int | None) -> None:
+        self._used = iter(used)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> int:
+        return index
+
+    def nvmlDeviceGetMemoryInfo(self, handle: int) -> Any:
+        used = next(self._used)
+        if used is None:
+            raise self.NVMLError
+        return SimpleNamespace(used=used, total=100)
+
+    def nvmlDeviceGetUtilizationRates(self, handle: int) -> Any:
+        raise self.NVMLError
+
+
+@pytest.mark.parametrize(
+    ("used", "held"), [((10, 30, 40), [20, 30]), ((10, 5, 10), [0, 0]), ((None, 5, 5), [None, None])]
+)
+def test_without_torch_a_gpu_is_said_to_hold_what_it_filled_with(
+    used: tuple[int | None, ...], held: list[int | None]
+) -> None:
+    memory = GpuMemory(Gpus(["0"], lambda: Filling(*used)))
+    memory.forget()
+    assert [memory.held(), memory.peak()] == held
+
+
+def test_on_a_host_without_a_gpu_nothing_is_held_there() -> None:
+    assert GpuMemory(Gpus([])).held() is None
 
 
 def test_ctrl_c_ends_the_trial(tried: Callable[..., Report]) -> None:

@@ -7,8 +7,6 @@ a worker, in batches of 1, 2, 4 and so on.  What was found so far lies in a file
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import math
 import os
 import resource
@@ -30,6 +28,7 @@ from zbatch.errors import BadInput, BadOutput, ConfigError, text_of
 from zbatch.messages import Fault
 from zbatch.model import Context, LoadedModel, load, outputs_of
 from zbatch.notation import json_or_text
+from zbatch.nvml import Gpus
 from zbatch.processes import die_with_parent
 from zbatch.runner import Ran, Runner, Work
 from zbatch.signature import Signature
@@ -130,6 +129,7 @@ class Trial:
         self._spec = spec
         self._keep = keep
         self._clock = clock
+        self._gpu = GpuMemory(Gpus([spec.gpu] if spec.gpu else []))
         self.report = Report(spec.model, spec.device)
 
     def run(self) -> None:
@@ -170,7 +170,7 @@ class Trial:
         most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         now = psutil.Process().memory_info().rss
         self.report.rss_peak_bytes = max(most, now, self.report.rss_loaded_bytes)
-        self.report.gpu_bytes = gpu_bytes(peak=False)
+        self.report.gpu_bytes = self._gpu.held()
 
     # --- before anything runs ----------------------------------------------------------------------
 
@@ -270,7 +270,7 @@ class Trial:
                 self.report.notes.append(f"what it returns is not what its predict declares: {error}")
 
     def _measured(self, runner: Runner, alone: tuple[bytes, Sequence[Any]], size: int) -> Size:
-        forget_gpu_peak()
+        self._gpu.forget()
         work = _work([alone] * size)
         runs: list[float] = []
         while len(runs) < RUNS or sum(runs) < self._spec.seconds:
@@ -284,7 +284,7 @@ class Trial:
                 )
         median = statistics.median(runs)
         per_second = size / median if median else math.inf
-        return Size(size, len(runs), round(median * 1000, 4), round(per_second, 1), gpu_bytes())
+        return Size(size, len(runs), round(median * 1000, 4), round(per_second, 1), self._gpu.peak())
 
     # --- a bad item --------------------------------------------------------------------------------
 
@@ -340,31 +340,39 @@ def sizes_up_to(largest: int) -> list[int]:
     return sizes if largest == 1 else [*sizes, largest]
 
 
-def gpu_bytes(*, peak: bool = True) -> int | None:
-    """Return what is held on the GPU, or was at the most; None where nobody can tell."""
-    torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        held: int = torch.cuda.max_memory_allocated() if peak else torch.cuda.memory_reserved()
-        return held
-    if os.environ.get("CUDA_VISIBLE_DEVICES"):
-        with contextlib.suppress(Exception):  # no NVML, no driver, or it does not know this process
-            nvml: Any = importlib.import_module("pynvml")
-            nvml.nvmlInit()
-            used: list[int] = [
-                one.usedGpuMemory
-                for at in range(nvml.nvmlDeviceGetCount())
-                for one in nvml.nvmlDeviceGetComputeRunningProcesses(nvml.nvmlDeviceGetHandleByIndex(at))
-                if one.pid == os.getpid()
-            ]
-            return sum(used)
-    return None
+class GpuMemory:
+    """What the model holds on its GPU: torch knows it; else it is by how much the GPU has filled since."""
+
+    def __init__(self, gpus: Gpus) -> None:
+        self._gpus = gpus
+        self._before = self._used()
+
+    def held(self) -> int | None:
+        """Return the bytes; None where nobody can tell."""
+        torch = _torch_on_gpu()
+        if torch is not None:
+            return int(torch.cuda.memory_reserved())
+        used = self._used()
+        return None if used is None or self._before is None else max(0, used - self._before)
+
+    def peak(self) -> int | None:
+        """Return what it was at the most since :meth:`forget`, as far as that can be told."""
+        torch = _torch_on_gpu()
+        return self.held() if torch is None else int(torch.cuda.max_memory_allocated())
+
+    def forget(self) -> None:
+        """Let the peak begin anew."""
+        torch = _torch_on_gpu()
+        if torch is not None:
+            torch.cuda.reset_peak_memory_stats()
+
+    def _used(self) -> int | None:
+        return next((one.used for one in self._gpus.read()), None)
 
 
-def forget_gpu_peak() -> None:
-    """Let the peak begin anew."""
+def _torch_on_gpu() -> Any:
     torch: Any = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_initialized():
-        torch.cuda.reset_peak_memory_stats()
+    return torch if torch is not None and torch.cuda.is_initialized() else None
 
 
 def _fails(what: str, error: BaseException) -> Fails:
