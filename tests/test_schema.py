@@ -218,6 +218,62 @@ def test_a_pattern_that_others_would_match_for_centuries_is_matched() -> None:
     assert fault({"pattern": "^(a+)+$"}, "a" * 5_000 + "!") == '$: it does not match "^(a+)+$"'
 
 
+class Leaf(pydantic.BaseModel):
+    next: Branch | Leaf | int
+
+
+class Branch(pydantic.BaseModel):
+    next: Branch | Leaf | int
+    more: int = 0
+
+
+class Twig(msgspec.Struct):
+    left: Twig | None = None
+    right: Twig | int = 0
+    others: list[Twig] = []
+    named: dict[str, Twig] = {}
+
+
+def doubled(depth: int) -> dict[str, Any]:
+    """Return a schema by which a value is looked at twice, and each time twice again."""
+    levels: dict[str, Any] = {str(depth): {"type": "integer"}}
+    for at in range(depth):
+        both = {"$ref": f"#/$defs/{at + 1}"}
+        levels[str(at)] = {"allOf": [both, both]}
+    return {"$ref": "#/$defs/0", "$defs": levels}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        told(Branch)["item"],
+        doubled(50),
+        {"anyOf": [{"items": {"$ref": "#"}}, {"properties": {"a": {"$ref": "#"}}}]},
+        {"properties": {"a": {"$ref": "#"}}, "allOf": [{"properties": {"a": {"$ref": "#"}}}]},
+        {"properties": {"a": {"$ref": "#"}}, "patternProperties": {"^a": {"$ref": "#"}}},
+        {"properties": {"a": {"$ref": "#"}}, "if": {"properties": {"a": {"$ref": "#"}}}},
+        {"$defs": {"a": {"$ref": "#/$defs/b/$defs/c"}, "b": {"$id": "urn:b"}}, "$ref": "#/$defs/a"},
+        {"$defs": {"a": [1]}, "$ref": "#/$defs/a/b"},
+        {"$ref": "#/$defs/a~1b~0c"},
+    ],
+)
+def test_a_schema_by_which_a_small_item_could_take_for_ever_is_not_used(schema: Any) -> None:
+    assert judge_of({"item": schema}) is None
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        told(Twig)["item"],
+        doubled(5),
+        {"$defs": {"a/b~c": {"type": "object"}}, "$ref": "#/$defs/a~1b~0c"},
+        {"properties": {"id": {"type": "integer"}}, "anyOf": [True, {"type": ["null", "object"]}]},
+    ],
+)
+def test_a_schema_that_looks_at_each_part_once_is_used_also_where_it_holds_itself(schema: Any) -> None:
+    assert judge_of({"item": schema}) is not None
+
+
 def test_arrays_of_rows_are_judged_in_full() -> None:
     schema = {"type": "array", "items": {"type": "array", "items": {"type": "number"}}}
     rows: Sequence[Any] = [[0.5] * 100 for _ in range(100)]

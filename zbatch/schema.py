@@ -21,6 +21,25 @@ from zbatch.payload import DEPTH
 SCHEMA_BYTES = 16_384
 """What fits into :class:`~zbatch.messages.Facts`; a larger one is not told."""
 
+UNFOLDED = 10_000
+"""Schemas within a schema, each counted as often as it is referred to: far more than people write."""
+
+APART = frozenset(("properties", "additionalProperties", "items", "prefixItems"))
+"""By these each part of a value is looked into once."""
+
+FORKING = frozenset(("not", "if", "then", "else", "contains", "dependencies", "dependentSchemas"))
+FORKING |= {"patternProperties", "propertyNames", "additionalItems", "unevaluatedItems"}
+FORKING |= {"unevaluatedProperties"}
+"""By these it may be looked into once more."""
+
+PLAIN = frozenset(("type", "enum", "const", "default", "examples", "required"))
+"""These look into nothing, whatever stands behind them."""
+
+REBASED = frozenset(
+    ("$schema", "$id", "$anchor", "$dynamicAnchor", "$dynamicRef", "$recursiveAnchor", "$recursiveRef")
+)
+"""With these a reference means something else than its path; neither msgspec nor pydantic writes them."""
+
 Judge = Callable[[Any], None]
 """Raises :class:`BadInput` with the path of the fault for an item that is not of the declared type."""
 
@@ -48,10 +67,11 @@ def judge_of(schema: Any) -> Judge | None:
     """Return who judges items by the schema in a model's facts; None where that says nothing of them.
 
     A schema that cannot be used says nothing, too: it came over the network, and its worker judges anyway.
-    What it refers to must stand in it; its patterns are matched in linear time.
+    What it refers to must stand in it, its patterns are matched in linear time, and one by which an item
+    could take longer than its size says (:class:`_Shape`) is not used.
     """
     item = schema.get("item") if isinstance(schema, dict) else None
-    if item is None:
+    if item is None or not _Shape(item).is_tame():
         return None
     library: Any = importlib.import_module("jsonschema_rs")
     try:
@@ -72,6 +92,83 @@ def judge_of(schema: Any) -> Judge | None:
             pass  # it holds what JSON does not know, such as bytes: that is the worker's to judge
 
     return judge
+
+
+class _Shape:
+    """Whether an item is judged by a schema in a time that grows with the item and no faster.
+
+    A value for which several schemas hold (``anyOf``, say) is looked at once for each, and where those hold
+    themselves again, twice as often at each level below: 30 levels are a billion looks.  So what refers to
+    itself may fork nowhere, and what does not may unfold to :data:`UNFOLDED` schemas at most.
+    """
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._left = UNFOLDED
+        self._path: set[int] = set()
+        self._refers_to_itself = False
+        self._forks = False
+
+    def is_tame(self) -> bool:
+        """Return whether it is."""
+        if type(self._root) not in _CONTAINERS:
+            return True
+        try:
+            self._unfold(self._root)
+        except (LookupError, TypeError, ValueError, RecursionError):
+            return False  # it unfolds too far, or refers to what is not there
+        return not (self._refers_to_itself and self._forks)
+
+    def _unfold(self, node: Any) -> None:
+        """Walk through a schema, and through what it refers to; raises where that is too much."""
+        if id(node) in self._path:
+            self._refers_to_itself = True
+            return
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError
+        self._path.add(id(node))
+        parts = node
+        if type(node) is dict:
+            if not REBASED.isdisjoint(node):
+                raise ValueError
+            self._forks = self._forks or _forks(node)
+            parts = [*node.values()]
+            if isinstance(node.get("$ref"), str):
+                parts.append(self._named(node["$ref"]))
+        for one in parts:
+            if type(one) in _CONTAINERS:
+                self._unfold(one)
+        self._path.remove(id(node))
+
+    def _named(self, ref: str) -> Any:
+        """Return what a reference names; raises ``LookupError`` or ``TypeError`` for what is not there."""
+        start, *names = ref.split("/")
+        if start != "#":
+            raise LookupError(ref)
+        node = self._root
+        for name in names:
+            node = node[name.replace("~1", "/").replace("~0", "~")]
+        return node
+
+
+def _forks(schema: dict[str, Any]) -> bool:
+    """Return whether one value may be looked into more than once by a schema."""
+    looks = sum(1 for name in APART if isinstance(schema.get(name), dict | list))
+    looks = min(looks, 1) + isinstance(schema.get("$ref"), str)
+    for name in ("anyOf", "oneOf", "allOf"):
+        branches = schema.get(name)
+        if isinstance(branches, list):
+            looks += sum(1 for one in branches if _looks_inside(one))
+    return looks > 1 or not FORKING.isdisjoint(schema)
+
+
+def _looks_inside(schema: Any) -> bool:
+    if not isinstance(schema, dict):
+        return False
+    return "$ref" in schema or any(
+        isinstance(value, dict | list) for name, value in schema.items() if name not in PLAIN
+    )
 
 
 def _is_deep(value: Any) -> bool:
