@@ -272,6 +272,48 @@ def test_every_question_has_an_answer() -> None:
     assert list(ANSWERS) == re.findall(r"^### (.+)$", FAQ, flags=re.M)
 
 
+# --- beside mosec --------------------------------------------------------------------------------
+
+COMPARED = (ROOT / "docs" / "compare.md").read_text(encoding="utf-8")
+MOVED = (ROOT / "docs" / "migrate_from_mosec.md").read_text(encoding="utf-8")
+LINES = [
+    cells(line)
+    for line in COMPARED.splitlines()
+    if line.startswith("| ") and not line.startswith("| MOSEC |")
+]
+
+MOSEC = """
+    Server Worker SSEWorker Runtime get_logger ClientError DecodingError EncodingError ServerError
+    ValidationError MosecTimeoutError MosecError MsgpackMixin TypedMsgPackMixin NumBinIPCMixin
+    PlasmaShmIPCMixin RedisShmIPCMixin append_worker register_runtime register_daemon run() num
+    max_batch_size max_wait_time timeout start_method env route deserialize serialize serialize_ipc
+    deserialize_ipc example multi_examples resp_mime_type req_mime_type worker_id stage
+    get_forward_json_schema send_stream_event forward /inference /metrics /openapi/swagger/
+    /openapi/metadata.json mosec_service_throughput_total mosec_service_process_duration_second
+    mosec_service_batch_size mosec_service_batch_duration_second mosec_service_remaining_task --path
+    --capacity --timeout --wait --address --port --namespace --debug --log-level --dry-run --compression
+    --max-request-size 400 408 413 422 429 500 503 404 405
+"""
+"""What its users know by name."""
+
+
+def test_every_test_that_the_comparison_names_exists() -> None:
+    assert len(named_tests(COMPARED)) > 90
+    assert missing_tests(COMPARED) == []
+
+
+def test_every_line_of_the_comparison_is_shown_or_says_that_it_is_not_there() -> None:
+    assert len(LINES) > 100
+    for theirs, ours, shown in LINES:
+        assert named_tests(shown) or ours.startswith(("not yet", "not there")), theirs
+
+
+@pytest.mark.parametrize("name", MOSEC.split())
+def test_every_name_of_mosec_has_its_line(name: str) -> None:
+    old = " ".join(cells(line)[0] for line in MOVED.splitlines() if line.startswith("| "))
+    assert re.search(rf"(?<![\w/-]){re.escape(name)}(?![\w-])", old)
+
+
 # --- frameworks ----------------------------------------------------------------------------------
 
 CUTS = [
