@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zbatch import config
+from zbatch import config, series
 from zbatch.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -60,3 +61,46 @@ def test_the_compose_file_is_one() -> None:
     assert sorted(found["services"]) == ["broker", "worker"]
     for service in found["services"].values():
         assert {"image", "command", "restart", "stop_grace_period", "volumes"} <= set(service)
+
+
+# --- what is watched --------------------------------------------------------------------------------
+
+DASHBOARD = DEPLOY / "grafana" / "zbatch.json"
+ALERTS = DEPLOY / "prometheus" / "alerts.yml"
+PARTS = {"counter": ("",), "gauge": ("",), "histogram": ("_bucket", "_sum", "_count")}
+SERIES = {one.name + part for table in series.TABLES.values() for one in table for part in PARTS[one.kind]}
+
+
+@pytest.mark.parametrize("path", [DASHBOARD, ALERTS], ids=lambda path: path.name)
+def test_every_series_that_is_watched_is_one_of_ours(path: Path) -> None:
+    named = set(re.findall(r"\bzbatch_\w+", path.read_text(encoding="utf-8")))
+    assert named
+    assert named <= SERIES
+
+
+def test_every_panel_of_the_dashboard_says_what_it_shows_and_lies_beside_the_others() -> None:
+    panels = json.loads(DASHBOARD.read_text(encoding="utf-8"))["panels"]
+    assert len({panel["id"] for panel in panels}) == len(panels)
+    taken: set[tuple[int, int]] = set()
+    for panel in panels:
+        place = panel["gridPos"]
+        own = {(place["x"] + x, place["y"] + y) for x in range(place["w"]) for y in range(place["h"])}
+        assert not own & taken
+        assert all(x < 24 for x, _ in own)
+        taken |= own
+        if panel["type"] != "row":
+            assert panel["title"] and panel["description"] and panel["targets"]
+
+
+def test_every_alert_says_how_bad_it_is_and_what_is_wrong() -> None:
+    groups = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
+    for rule in (rule for group in groups for rule in group["rules"]):
+        assert rule["labels"]["severity"] in ("warning", "critical")
+        assert rule["annotations"]["summary"].endswith(".")
+
+
+def test_the_addresses_that_are_scraped_are_those_that_serve_serves() -> None:
+    jobs = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
+    scraped = [target for job in jobs for one in job["static_configs"] for target in one["targets"]]
+    served = config.resolve_serve({"model": "m:M", "metrics": scraped[0]}).settings
+    assert scraped == [served.broker.metrics, served.workers[0].metrics]
