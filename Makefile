@@ -90,7 +90,7 @@ fuzz: test-venv  ## anything at all into decoders and cores, for SECONDS=60, gui
 bench: test-venv  ## the loads of docs/performance.md, ours and the baselines interleaved (about 5 minutes)
 	$(TEST_PYTHON) -m benchmarks $(ARGS)
 
-peers: test-venv  ## zbatch beside its peers, each in an environment of its own, with ratios and a plot (about 25 minutes)
+peers: test-venv  ## zbatch beside its peers, each in an environment of its own, with ratios and a plot (about 30 minutes)
 	-@$(TEST_PYTHON) -m pip install --quiet matplotlib==3.11.2
 	$(TEST_PYTHON) -m benchmarks.peers --torch "$(TORCH)" $(ARGS)
 

@@ -36,7 +36,7 @@ def serve(setup: Setup, folder: Path) -> Iterator[str]:
     with child(broker, folder / "broker.log"), child(worker, folder / "worker.log") as supervisor:
         await_workers(front, setup.workers, supervisor, folder / "worker.log")
         yield front
-        warn_of(folder)
+        warn_of(folder / "broker.log", folder / "worker.log")
 
 
 def connect(setup: Setup, endpoint: str) -> Callable[[], Caller]:
@@ -76,9 +76,9 @@ def status(endpoint: str) -> dict[str, Any]:
     return dict(json.loads(answer.stdout)) if answer.returncode == 0 else {}
 
 
-def warn_of(folder: Path) -> None:
+def warn_of(*logs: Path) -> None:
     """Show what a broker or worker complained about: a figure beside a restart is no figure."""
-    for log in (folder / "broker.log", folder / "worker.log"):
+    for log in logs:
         lines = log.read_text(errors="replace").splitlines()
         for line in [line for line in lines if " warning " in line or " error " in line][:10]:
             print(f"{log.stem}: {line}", file=sys.stderr)

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from benchmarks import machine
 from benchmarks.peers import environments, plot, table, turns
+from benchmarks.peers.processor import Division
 from benchmarks.peers.rows import LOADS, OPTIONAL, missing_of, needs_of, without
 from benchmarks.rounds import Outcome
 from benchmarks.rows import Load
@@ -66,8 +67,11 @@ def main(
         run.measure(load)
     facts["took"] = f"{time.monotonic() - began:.0f} s, {count} rounds of {seconds:g} s"
     facts["peers"] = ", ".join(run.versions)
+    screen = Console(width=None if sys.stdout.isatty() else 220)
     for title, rows in table.groups(run.outcomes):
-        Console(width=None if sys.stdout.isatty() else 220).print(table.terminal(title, rows))
+        screen.print(table.terminal(title, rows))
+    if run.divisions:
+        screen.print(table.divided(run.divisions))
     path = out or RESULTS / ("partial-peers" if only or quick else f"{time.strftime('%Y-%m-%d')}-peers")
     run.write(path, facts)
     sys.exit(1 if run.failures or any(one.wrong for one in run.outcomes) else 0)
@@ -92,6 +96,7 @@ class Run:
         self.count, self.seconds = count, seconds
         self.screen = Console(stderr=True)
         self.outcomes: list[Outcome] = []
+        self.divisions: list[Division] = []
         self.missing: dict[str, str] = {}
         self.failures: dict[str, str] = {}
         self.versions: list[str] = []
@@ -113,9 +118,9 @@ class Run:
         with self.screen.status("") as status:
             say = partial(note, self.screen, status)
             try:
-                self.outcomes += turns.run(
-                    possible, self.count, self.seconds, say, partial(self._fail, load.name)
-                )
+                made = turns.run(possible, self.count, self.seconds, say, partial(self._fail, load.name))
+                self.outcomes += made.outcomes
+                self.divisions += made.divisions
             except Exception:
                 self._fail(load.name, "all of it", traceback.format_exc())
 
@@ -123,7 +128,15 @@ class Run:
         """Write page, record and picture."""
         picture = path.with_suffix(".png")
         drawn = plot.draw(self.outcomes, picture)
-        table.write(path, self.outcomes, facts, self.missing, self.failures, picture.name if drawn else None)
+        table.write(
+            path,
+            self.outcomes,
+            self.divisions,
+            facts,
+            self.missing,
+            self.failures,
+            picture.name if drawn else None,
+        )
         self._say(f"written: {path.with_suffix('.md')}, .json{' and .png' if drawn else ''}")
         lost = [one for one in self.outcomes if table.ahead(one) == table.PEER_AHEAD]
         self._say(f"a peer is ahead in {len(lost)} of {len(self.outcomes)} rows")

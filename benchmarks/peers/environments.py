@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -17,7 +18,7 @@ from pathlib import Path
 
 from benchmarks.loads import Setup
 
-PROGRAMS = {"redis": "redis-server"}
+PROGRAMS = {"redis": "redis-server", "wrk": "wrk"}
 """Debian's packages that a peer needs beside Python's: its name here, and that of program and package."""
 
 PACKAGES = {"pytriton": "nvidia-pytriton"}
@@ -120,5 +121,6 @@ def version_of(need: str) -> str:
             f"from importlib.metadata import version; print(version({PACKAGES.get(need, need)!r}))",
         ]
     told = subprocess.run(asked, check=False, capture_output=True, text=True, timeout=60).stdout.split()
-    numbers = [word.removeprefix("v=") for word in told if word.removeprefix("v=")[:1].isdigit()]
+    # Redis says v=7.0, wrk debian/4.1.
+    numbers = [number for word in told if (number := re.split("[=/]", word)[-1])[:1].isdigit()]
     return numbers[0] if numbers else "of unknown version"

@@ -26,7 +26,7 @@ from urllib.parse import urlsplit
 from benchmarks import loads
 from benchmarks.children import Failed, child, has_ended, tail
 from benchmarks.loads import Caller, Figure, Setup, pictures, rate_of, texts, tokens
-from benchmarks.peers import environments
+from benchmarks.peers import environments, wrk
 from benchmarks.peers.items import TOLERANCE, answers
 
 START_SECONDS = 90.0
@@ -35,7 +35,16 @@ START_SECONDS = 90.0
 ANSWER_SECONDS = 35.0
 """Longer than any peer's own timeout as it is set here."""
 
+CHECK_SECONDS = 1.0
+"""Of asking over connections that tell their answers apart, before wrk asks."""
+
+ASKED_BY_WRK = 1 << 12
+"""Different requests: more would only take wrk longer to read."""
+
 CHUNK = 1 << 16
+VECTOR_BYTES = 4000
+"""Of the vector that answers a picture."""
+
 LENGTH = re.compile(rb"(?i)\ncontent-length: *(\d+)")
 
 Request = tuple[bytes, Any]
@@ -119,15 +128,32 @@ class Front:
 
 
 def connect(setup: Setup, endpoint: str) -> Front:
-    """Return what makes a caller for one thread."""
-    return Front(endpoint, *form(setup.item, endpoint))
+    """Return what makes a caller for one thread.
+
+    Before wrk asks, as many connections see that each gets its own answer, which wrk cannot.
+    """
+    front = Front(endpoint, *form(setup.item, endpoint))
+    if setup.shape == "wrk":
+        checked = over_connections(setup.callers, front, 0.0, CHECK_SECONDS)
+        if checked.wrong:
+            raise Refused(f"{checked.wrong} of {checked.answers} answers belong to other requests")
+    return front
 
 
 def measure(setup: Setup, front: Front, warm: float, seconds: float) -> Figure:
-    """Run a load once: ``connections`` is this file's own shape, the others are those of ``loads.py``."""
-    if setup.shape != "connections":
-        return loads.measure(setup, front, warm, seconds)
-    lines = [dial(front.endpoint) for _ in range(setup.callers)]
+    """Run a load once: ``connections`` and ``wrk`` are shapes of HTTP, the others those of ``loads.py``."""
+    match setup.shape:
+        case "connections":
+            return over_connections(setup.callers, front, warm, seconds)
+        case "wrk":
+            return wrk.measure(setup.callers, front.endpoint, with_answers(setup.item, front), warm, seconds)
+        case _:
+            return loads.measure(setup, front, warm, seconds)
+
+
+def over_connections(count: int, front: Front, warm: float, seconds: float) -> Figure:
+    """Ask over so many connections of their own."""
+    lines = [dial(front.endpoint) for _ in range(count)]
     try:
         return many(lines, front.requests, front.is_own, warm, seconds)
     finally:
@@ -203,6 +229,16 @@ def form(item: str, endpoint: str) -> tuple[list[Request], Callable[[Request, by
             ], is_own_text
 
 
+def with_answers(item: str, front: Front) -> list[wrk.Asked]:
+    """Return requests, more than are ever outstanding, each with all of the body that answers it."""
+    requests = front.requests[:ASKED_BY_WRK]
+    if item == "picture":
+        return [(data, struct.pack("<f", number).ljust(VECTOR_BYTES, b"\0")) for data, number in requests]
+    # Servers differ in the blanks of their JSON, and in nothing else.
+    answer, first = front().ask(requests[0]), requests[0][1]
+    return [(data, answer.replace(first, text)) for data, text in requests]
+
+
 def post(endpoint: str, body: bytes, kind: str = "application/json") -> bytes:
     """Return the bytes of a request."""
     url = urlsplit(endpoint)
@@ -269,4 +305,4 @@ def is_own_text(request: Request, body: bytes) -> bool:
 
 
 def _is_own_vector(request: Request, body: bytes) -> bool:
-    return len(body) == 4000 and struct.unpack_from("<f", body)[0] == request[1]
+    return len(body) == VECTOR_BYTES and struct.unpack_from("<f", body)[0] == request[1]

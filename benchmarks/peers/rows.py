@@ -28,10 +28,13 @@ NEEDS: Mapping[str, tuple[str, ...]] = {
     "LitServe (HTTP)": ("litserve",),
     "Ray Serve (HTTP)": ("ray",),
     "PyTriton (HTTP)": ("pytriton",),
+    "mosec (wrk)": ("mosec", "wrk"),
+    "zbatch (wrk)": ("wrk",),
 }
-"""The peers, and what each needs: environments and programs of ``environments.py``."""
+"""The peers, at last ours, and what each needs: environments and programs of ``environments.py``."""
 
-THREADED, STREAMER, REDIS, BATCHED, MOSEC, LITSERVE, RAY, PYTRITON = NEEDS
+THREADED, STREAMER, REDIS, BATCHED, MOSEC, LITSERVE, RAY, PYTRITON, MOSEC_BY_WRK, GATEWAY = NEEDS
+PEERS = frozenset(NEEDS) - {GATEWAY}
 
 RESTLESS = frozenset({THREADED, STREAMER, REDIS, LITSERVE})
 """Who looks for work even when there is none (LitServe's workers each millisecond): stopped by a signal while
@@ -43,6 +46,8 @@ OPTIONAL = {"ray": RAY, "pytriton": PYTRITON}
 OURS_THREADED = "our ThreadedStreamer"
 OURS_STREAMER = "our Streamer"
 DIRECT = "direct call"
+MILLISECOND = "a millisecond"
+"""What a time is compared with that has a limit of its own."""
 
 MODULES = {
     ZBATCH: "ours",
@@ -57,10 +62,15 @@ MODULES = {
     LITSERVE: "peers.litserve_",
     RAY: "peers.ray_",
     PYTRITON: "peers.pytriton_",
+    MOSEC_BY_WRK: "peers.mosec_",
+    GATEWAY: "peers.gateway_",
     DIRECT: "peers.directs",
 }
 
 HTTP = (MOSEC, LITSERVE, RAY, PYTRITON)
+
+BY_WRK = (GATEWAY, MOSEC_BY_WRK)
+"""Two fronts of HTTP, both asked by wrk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +145,36 @@ def bound(workers: int, callers: int, batch_size: int) -> float:
         batch = min(batch_size, callers / busy)
         rates.append(busy * batch / gpu_seconds(batch))
     return max(rates)
+
+
+def _by_wrk(name: str, title: str, setup: Setup, target: Target) -> Load:
+    """Return a load in which wrk asks our gateway and mosec."""
+    return compared(name, title, setup, GATEWAY, (MOSEC_BY_WRK,), {MOSEC_BY_WRK: target})
+
+
+def _noop_by_wrk(connections: int, target: Target) -> Load:
+    title = f"HTTP, no-op, {connections} connections"
+    return _by_wrk(f"wrk-{connections}", title, Setup("wrk", connections), target)
+
+
+def _lone_by_wrk() -> Load:
+    title = "HTTP, lone request, window of 10 ms"
+    load = compared("wrk-lone", title, Setup("wrk", 1), GATEWAY, (MOSEC_BY_WRK,), measure="p50")
+    return replace(load, rows=(row(title, GATEWAY, MILLISECOND, Target(0.8, 0.5), "p50"), *load.rows))
+
+
+def _arrays_by_wrk() -> Load:
+    setup = Setup("wrk", 16, item="picture", model="Picture", batch_size=16, max_latency=0.005)
+    return _by_wrk("wrk-arrays", "HTTP, arrays of 588 KiB, 16 connections", setup, Target(0.8, 1.5))
+
+
+def _gpu_by_wrk(name: str, workers: int, connections: int, *, full: bool) -> Load:
+    setup = Setup("wrk", connections, model="SimulatedGpu", workers=workers)
+    title = f"HTTP, simulated GPU, {workers} worker{'s' * (workers > 1)}, {connections} connections"
+    load = _by_wrk(name, title, setup, Target(1.0))
+    possible = Target(0.96, 0.98) if full else None
+    bounds = [row(title, one, "ideal", possible if one == GATEWAY else None) for one in BY_WRK]
+    return replace(load, rows=(*bounds, *load.rows), ideal=bound(workers, connections, setup.batch_size))
 
 
 def _transformer(workers: int, target: Target) -> Load:
@@ -241,6 +281,14 @@ LOADS = (
     _simulated_gpu("gpu-few", 8, 128, _PLACES, full=False),
     _transformer(1, Target(0.97)),
     _transformer(2, Target(0.95)),
+    _noop_by_wrk(128, Target(1.0, 1.2)),
+    _noop_by_wrk(512, Target(1.1, 1.4)),
+    _lone_by_wrk(),
+    _arrays_by_wrk(),
+    _gpu_by_wrk("wrk-gpu-1", 1, 128, full=True),
+    _gpu_by_wrk("wrk-gpu-8", 8, 1024, full=True),
+    _gpu_by_wrk("wrk-gpu-few-4", 4, 128, full=False),
+    _gpu_by_wrk("wrk-gpu-few-8", 8, 128, full=False),
 )
 
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from rich.table import Table
 
 from benchmarks import report
-from benchmarks.peers.rows import HTTP, NEEDS
+from benchmarks.peers.processor import COLUMNS, Division
+from benchmarks.peers.rows import BY_WRK, HTTP, PEERS
 from benchmarks.peers.turns import Above
 from benchmarks.rounds import Outcome
 
@@ -19,7 +20,10 @@ HEADINGS = (*report.HEADINGS[:-1], "target", "ahead")
 PEER_AHEAD = "PEER"
 
 LIBRARY = "Asked from Python; medians, ratios round by round"
-FRONTS = "Over HTTP, by the peer's own front; zbatch has no HTTP gateway yet, so ZClient stands against it"
+FRONTS = "A ZClient against peers over HTTP, each by its own front"
+BOTH_BY_WRK = "Over HTTP, both asked by wrk: one gateway process, broker and workers against mosec"
+DIVIDED = "Whose processor time: microseconds for one answer, over all rounds"
+DIVIDED_HEADINGS = ("load", "who", *COLUMNS, "cores at work")
 
 COLOURS = {"aim": "bold green", "reach": "green", "": ""}
 
@@ -29,7 +33,7 @@ def ahead(one: Outcome) -> str:
 
     Judged as the table shows it, with two digits: what rounds to 1.00 is even.
     """
-    if one.against not in NEEDS or one.ours in NEEDS:
+    if one.against not in PEERS or one.ours in PEERS:
         return ""
     times = times_as_good(one)
     if round(times, 2) == 1.0:
@@ -52,10 +56,13 @@ def cells(one: Outcome) -> tuple[str, ...]:
 
 
 def groups(outcomes: Sequence[Outcome]) -> list[tuple[str, list[Outcome]]]:
-    """Return the rows in tables with titles: asked from Python, and asked over HTTP."""
-    over_http = [one for one in outcomes if {one.ours, one.against} & set(HTTP)]
-    library = [one for one in outcomes if one not in over_http]
-    return [(title, rows) for title, rows in ((LIBRARY, library), (FRONTS, over_http)) if rows]
+    """Return the rows in tables with titles: asked from Python, over HTTP, and by wrk."""
+    tables: dict[str, list[Outcome]] = {LIBRARY: [], FRONTS: [], BOTH_BY_WRK: []}
+    for one in outcomes:
+        both = {one.ours, one.against}
+        title = BOTH_BY_WRK if both & set(BY_WRK) else FRONTS if both & set(HTTP) else LIBRARY
+        tables[title].append(one)
+    return [(title, rows) for title, rows in tables.items() if rows]
 
 
 def terminal(title: str, outcomes: Sequence[Outcome]) -> Table:
@@ -69,8 +76,24 @@ def terminal(title: str, outcomes: Sequence[Outcome]) -> Table:
     return made
 
 
+def divided(divisions: Sequence[Division]) -> Table:
+    """Return the table of processor time for the terminal."""
+    made = Table(title=DIVIDED, title_justify="left", show_lines=False)
+    for place, heading in enumerate(DIVIDED_HEADINGS):
+        made.add_column(heading, justify="right" if place > 1 else "left")
+    for one in divisions:
+        made.add_row(*shares(one))
+    return made
+
+
+def shares(one: Division) -> tuple[str, ...]:
+    """Return a row of processor time as text."""
+    return (one.title, one.who, *(f"{one.microseconds(part):,.1f}" for part in COLUMNS), f"{one.cores:.2f}")
+
+
 def markdown(
     outcomes: Sequence[Outcome],
+    divisions: Sequence[Division],
     facts: Mapping[str, str],
     missing: Mapping[str, str],
     failures: Mapping[str, str],
@@ -87,9 +110,13 @@ def markdown(
         "difference to the direct call. `target`: which of both was met. `ahead`: of ours and this peer.",
         "",
     ]
-    for title, rows in groups(outcomes):
-        lines += [f"## {title}", "", "| " + " | ".join(HEADINGS) + " |", "|" + " --- |" * len(HEADINGS)]
-        lines += ["| " + " | ".join(cells(one)) + " |" for one in rows] + [""]
+    tables: list[tuple[str, Sequence[str], list[tuple[str, ...]]]]
+    tables = [(title, HEADINGS, list(map(cells, rows))) for title, rows in groups(outcomes)]
+    if divisions:
+        tables.append((DIVIDED, DIVIDED_HEADINGS, list(map(shares, divisions))))
+    for title, headings, rows in tables:
+        lines += [f"## {title}", "", "| " + " | ".join(headings) + " |", "|" + " --- |" * len(headings)]
+        lines += ["| " + " | ".join(row) + " |" for row in rows] + [""]
     lost = [one for one in outcomes if ahead(one) == PEER_AHEAD]
     lines += ["## Who is behind", "", f"A peer is ahead in {len(lost)} rows" + (":" if lost else "."), ""]
     lines += [f"- {one.title}: {one.against}, {1 / times_as_good(one):.2f} times ours" for one in lost]
@@ -104,6 +131,7 @@ def markdown(
 def write(
     path: Path,
     outcomes: Sequence[Outcome],
+    divisions: Sequence[Division],
     facts: Mapping[str, str],
     missing: Mapping[str, str],
     failures: Mapping[str, str],
@@ -111,7 +139,7 @@ def write(
 ) -> None:
     """Write both files of the record: ``path`` with .md and .json."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".md").write_text(markdown(outcomes, facts, missing, failures, picture))
+    path.with_suffix(".md").write_text(markdown(outcomes, divisions, facts, missing, failures, picture))
     rows = [
         {
             **dataclasses.asdict(one),
@@ -121,7 +149,13 @@ def write(
         }
         for one in outcomes
     ]
-    record = {"machine": dict(facts), "rows": rows, "missing": dict(missing), "failures": dict(failures)}
+    record = {
+        "machine": dict(facts),
+        "rows": rows,
+        "processor": [{**dataclasses.asdict(one), "cores": one.cores} for one in divisions],
+        "missing": dict(missing),
+        "failures": dict(failures),
+    }
     path.with_suffix(".json").write_text(json.dumps(record, indent=2) + "\n")
 
 

@@ -12,16 +12,20 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
 from benchmarks import rounds
 from benchmarks.children import Failed, child
 from benchmarks.loads import Figure
-from benchmarks.peers.rows import ABOVE, RESTLESS, without
+from benchmarks.peers import processor
+from benchmarks.peers.processor import Division
+from benchmarks.peers.rows import ABOVE, BY_WRK, MILLISECOND, RESTLESS, without
 from benchmarks.peers.waker import DONE
 from benchmarks.rounds import WARM, WARM_AGAIN, Generator, Outcome
 from benchmarks.rows import Contender, Load, Row
@@ -36,6 +40,7 @@ class Asked:
     def __init__(self, generator: Generator, processes: Sequence[int]) -> None:
         self.name = generator.name
         self._generator = generator
+        self.processes = processes
         self.stopped = processes if generator.name in RESTLESS else ()
 
     @contextmanager
@@ -71,11 +76,20 @@ class Above(Outcome):
         return [mine - theirs for mine, theirs in zip(self.figures, self.baseline, strict=True)]
 
 
+class Measured(NamedTuple):
+    """What became of a load."""
+
+    outcomes: list[Outcome]
+    divisions: list[Division]
+    """Of contenders that wrk asked: whose processor time it was."""
+
+
 def run(
     load: Load, turns: int, seconds: float, note: Callable[[str], None], fail: Callable[[str, str], None]
-) -> list[Outcome]:
+) -> Measured:
     """Measure a load and return its rows; ``fail`` is told who fell out, and why."""
-    figures: dict[str, list[Figure]] = {}
+    figures: dict[str, list[Figure]] = {MILLISECOND: [Figure(1000.0, p50=0.001)] * turns}
+    divisions = {one.name: Division(load.rows[0].title, one.name) for one in load.contenders}
     with ExitStack() as stack:
         everyone = _start(load.contenders, stack, note, fail, load.name)
         stack.enter_context(_stilled(everyone))
@@ -84,18 +98,24 @@ def run(
                 note(f"{load.name}: round {turn + 1} of {turns}, {one.name}")
                 try:
                     with one.awake() as generator:
+                        before, began = processor.read(one.processes), time.monotonic()
                         measured = generator.measure(WARM_AGAIN if turn else WARM, seconds)
+                        wall, after = time.monotonic() - began, processor.read(one.processes)
                 except TROUBLE as trouble:
                     everyone.remove(one)
                     fail(one.name, str(trouble))
                 else:
                     figures.setdefault(one.name, []).append(measured)
+                    divisions[one.name].add(before, after, wall, measured.answers)
         note(f"{load.name}: stopping")
     if load.ideal is not None:
         figures["ideal"] = [Figure(load.ideal)] * turns
     whole = {name for name, measured in figures.items() if len(measured) == turns}
     absent = {one.name for one in load.contenders} - whole
-    return [outcome(row, figures) for row in without(load, absent).rows]
+    return Measured(
+        [outcome(row, figures) for row in without(load, absent).rows],
+        [divisions[name] for name in BY_WRK if name in whole],
+    )
 
 
 def _start(
