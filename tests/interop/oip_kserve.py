@@ -41,6 +41,7 @@ async def main(url: str) -> None:
     assert not await client.is_model_ready(url, "nobody")
     print("live and ready")
     for binary in (True, False):
+        given: dict[str, Any]
         for given in ({}, {"binary_data_output": True}):
             sent = request(binary=binary, **given)
             told: dict[str, str] = {}

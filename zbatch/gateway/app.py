@@ -25,8 +25,7 @@ from zbatch.aio import AsyncZClient
 from zbatch.config import version
 from zbatch.errors import BadInput, BadRequest, BatchError, ConfigError, TooLarge, ZbatchError
 from zbatch.exposition import page
-from zbatch.gateway import answers, bodies, openapi, pages, routes
-from zbatch.gateway import answers, bodies, compression, routes
+from zbatch.gateway import answers, bodies, compression, openapi, pages, routes
 from zbatch.gateway.answers import Answer, SlowBody, UnsupportedMedia
 from zbatch.gateway.apikeys import ApiKeys, Holder
 from zbatch.gateway.inference import Desk, Inference
