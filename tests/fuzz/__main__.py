@@ -7,7 +7,9 @@ written to a file, and ``python -m tests.fuzz FILE`` feeds it again.
 from __future__ import annotations
 
 import argparse
+import gzip
 import importlib
+import json
 import random
 import sys
 import tempfile
@@ -17,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.fuzz.feeding import feed
+from tests.fuzz.feeding import TENSORS, feed
 from tests.test_wire import GOLDEN
 from zbatch import payload
 
@@ -33,7 +35,24 @@ def corpus() -> list[bytes]:
     messages = [bytes([peer]) + raw[1:] for _, _, raw in GOLDEN for peer in range(4)]
     values = [None, 1.5, "text", [1, {"a": b"x"}], np.arange(6).reshape(2, 3), np.float32(2), {1: 2}]
     items = [b"\0x" + payload.encode(value)[0] for value in values]
-    return messages + items
+    return messages + items + requests()
+
+
+def requests() -> list[bytes]:
+    """Return bodies of the Open Inference Protocol, each behind a byte that is the length of its JSON."""
+    data = {"x": [[1.5]], "t": [["a"]]}
+    inputs = [
+        {"name": one.name, "datatype": one.datatype, "shape": [1, abs(one.shape[0])], "data": data[one.name]}
+        for one in TENSORS
+    ]
+    head = json.dumps({"inputs": inputs}, separators=(",", ":")).encode()
+    for one, size in zip(inputs, (4, 5), strict=True):
+        del one["data"]
+        one["parameters"] = {"binary_data_size": size}
+    binary = json.dumps({"inputs": inputs}, separators=(",", ":")).encode()
+    raw = np.float32(1.5).tobytes() + b"\1\0\0\0a"
+    bodies = [bytes([len(head)]) + head, bytes([len(binary)]) + binary + raw]
+    return [*bodies, b"\0" + gzip.compress(head)]
 
 
 def guided(seconds: float, seeds: list[bytes]) -> None:

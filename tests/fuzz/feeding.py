@@ -15,7 +15,10 @@ from zbatch.config import Limits, Timing
 from zbatch.core.broker import BrokerCore
 from zbatch.core.client import ClientCore
 from zbatch.core.worker import WorkerCore
+from zbatch.errors import BadOutput, ZbatchError
+from zbatch.gateway import compression, oip
 from zbatch.messages import AnyMessage
+from zbatch.signature import Signature, Tensor
 
 LIMITS = Limits(topic_items=50, topic_bytes=5_000, client_items=40, client_bytes=4_000, unserved_topics=5)
 
@@ -23,6 +26,13 @@ CONN = b"conn...."
 """What everybody's messages say; that of the golden bytes."""
 
 STRANGER = b"F\0none"
+
+TENSORS = (Tensor("x", "FP32", (-1,)), Tensor("t", "BYTES", (1,)))
+ECHO = Signature(TENSORS, TENSORS)
+"""What an imaginary model takes, and gives back."""
+
+EXPANDED = 10_000
+"""Bytes that a compressed body may stand for."""
 
 
 class Broker:
@@ -92,6 +102,7 @@ def feed(data: bytes) -> None:
     first, rest = data[0], data[1:]
     with suppress(payload.Malformed):
         payload.decode(rest[1:], [rest[:1] * 8] * (first % 3))
+    infer(first, rest)
     broker = Broker()
     client = ClientCore(2, b"l" * 16, lambda size: b"c" * size, Timing())
     worker = WorkerCore(1, b"w" * 16, b"inc.....", lambda size: b"c" * size, Timing())
@@ -107,6 +118,22 @@ def feed(data: bytes) -> None:
         worker.handle(b"\0", message, frames, 1.0)
         client.tick(2.0)
         worker.tick(2.0)
+
+
+def infer(first: int, data: bytes) -> None:
+    """Ask the imaginary model over the Open Inference Protocol; what is read fits it."""
+    with suppress(ZbatchError):
+        assert len(compression.decompress(("gzip", "deflate")[first % 2], data, EXPANDED)) <= EXPANDED
+    for header in (None, str(first), "0"):
+        try:
+            ask = oip.read(ECHO, data, header)
+        except ZbatchError as error:
+            assert len(str(error)) < 2_000, error
+            continue
+        for item in ask.items:
+            ECHO.check_item(item)
+        with suppress(BadOutput):  # NaN came as bytes, and JSON is asked for
+            assert oip.write(ask, ECHO, ask.items, "m", "").body
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
