@@ -121,7 +121,7 @@ class Inference:
     async def _model_ready(self, route: Route, scope: Scope, visit: Visit) -> Answer:
         self._desk.holder(scope)
         try:
-            model = await self._model(route)
+            model = await self._model(route, timeout=0.0)  # a probe wants to know now
         except NoWorkers:
             model = oip.Model(route.topic, (), None, False)
         return _json(oip.model_ready(model), 200 if model.ready else 503)
