@@ -54,9 +54,9 @@ def test_a_good_model_is_run_in_every_size(tried: Callable[..., Report]) -> None
     report = tried(GOOD)
     assert report.failed is None
     assert report.sizes == [
-        Size(1, 10, 0.9766, 1024.0, None),
-        Size(2, 10, 0.9766, 2048.0, None),
-        Size(4, 10, 0.9766, 4096.0, None),
+        Size(1, 11, 0.9766, 1024.0, None),
+        Size(2, 11, 0.9766, 2048.0, None),
+        Size(4, 11, 0.9766, 4096.0, None),
     ]
     assert (report.load_s, report.warm_up_s, report.item_from) == (0.001, 0.001, "its example")
     assert report.bad_item == "failed alone: model_failed: KeyError: 'no such key'"
@@ -218,9 +218,21 @@ def moody(raises: str, *, breaks: str = "False", idempotent: bool = True) -> str
 
 
 def test_a_model_that_fails_in_one_run_of_many_fails(tried: Callable[..., Report]) -> None:
-    report = tried(moody("self.runs == 5"))
-    assert report.failed == "run 3 of a batch of 1, item 0: model_failed: ValueError: no more"
+    report = tried(moody("self.runs == 3"))
+    assert report.failed == "run 1 of a batch of 1, item 0: model_failed: ValueError: no more"
     assert "no more" in report.traceback
+    assert tried(moody("self.runs == 5")).failed == (
+        "run 1 of a batch of 2 failed as a whole; in parts it went through"
+    )
+
+
+def test_a_batch_for_which_memory_is_short_is_the_largest(tried: Callable[..., Report]) -> None:
+    short = "if len(batch) > 2: raise MemoryError('no more')"
+    report = tried(shortest("\n        " + short + "\n        return batch"))
+    assert report.failed is None
+    assert [one.items for one in report.sizes] == [1, 2]
+    assert report.notes == ["a batch of 4 does not fit into memory: MemoryError: no more"]
+    assert tried(shortest("raise MemoryError")).failed == "the model cannot be warmed up: MemoryError: "
 
 
 def test_neighbours_that_a_bad_item_hurts_fail_the_model(tried: Callable[..., Report]) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import resource
-import statistics
 import sys
 import threading
 import time
@@ -25,6 +24,7 @@ import psutil
 from zbatch import payload
 from zbatch.declared import Declared, plain
 from zbatch.errors import BadInput, BadOutput, ConfigError, text_of
+from zbatch.memory import is_short, release
 from zbatch.messages import Fault
 from zbatch.model import Context, LoadedModel, load, outputs_of
 from zbatch.notation import json_or_text
@@ -33,8 +33,8 @@ from zbatch.processes import die_with_parent
 from zbatch.runner import Ran, Runner, Work
 from zbatch.signature import Signature
 
-RUNS = 3
-"""The fewest runs of a batch size that a figure is taken from."""
+ROUNDS = 5
+"""Times that it is each size's turn to be measured."""
 
 NOTHING = "nothing"
 """What is being done once all was tried."""
@@ -74,7 +74,7 @@ class Size(msgspec.Struct):
     items: int
     runs: int
     batch_ms: float
-    """The median of a run, decoding and encoding included."""
+    """What a run takes, decoding and encoding included: the first quartile."""
     items_per_s: float
     gpu_bytes: int | None
 
@@ -116,6 +116,10 @@ class Fails(Exception):
         self.trace = trace
 
 
+class _TooLarge(Exception):
+    """A batch for which memory is short."""
+
+
 class Misused(Exception):
     """There is nothing to try."""
 
@@ -130,6 +134,11 @@ class Trial:
         self._keep = keep
         self._clock = clock
         self._gpu = GpuMemory(Gpus([spec.gpu] if spec.gpu else []))
+        self._runs: dict[int, list[float]] = {}
+        """Of each batch size, how long each run took."""
+        self._parts = 0
+        """Runs that were parts of one that had failed."""
+        self._peaks: dict[int, int | None] = {}
         self.report = Report(spec.model, spec.device)
 
     def run(self) -> None:
@@ -150,13 +159,23 @@ class Trial:
         model = self._load()
         item = self._item_of(model)
         alone = self._sent(item)
-        runner = Runner(model)
+        runner = Runner(model, on_progress=self._in_parts)
         for size in sizes_up_to(self._spec.batch_size):
             self._about(f"running a batch of {size}")
-            output = self._run_once(model, alone, size)
+            try:
+                output = self._run_once(model, alone, size)
+            except _TooLarge as error:
+                self.report.notes.append(f"a batch of {size} does not fit into memory: {error}")
+                release()
+                break
             if size == 1:
                 self._look_at_output(model, output)
-            self.report.sizes.append(self._measured(runner, alone, size))
+            self._time(runner, alone, size, 0.0)
+        self._about("measuring")
+        # In turns, so that what else this host does falls on all sizes alike.
+        for _ in range(ROUNDS):
+            for one in self.report.sizes:
+                self._time(runner, alone, one.items, self._spec.seconds / ROUNDS)
         self._isolate(model, runner, alone)
         self._close(model)
 
@@ -249,6 +268,8 @@ class Trial:
         except BadOutput as error:
             raise Fails(f"{doing}: {error}") from None
         except BaseException as error:
+            if size > 1 and is_short(error):
+                raise _TooLarge(f"{type(error).__name__}: {text_of(error)}") from None
             raise _fails(f"the model fails at {doing}", error) from None
         try:
             sent = [_written(write, output) for output in outputs]
@@ -269,27 +290,51 @@ class Trial:
             except BadInput as error:
                 self.report.notes.append(f"what it returns is not what its predict declares: {error}")
 
-    def _measured(self, runner: Runner, alone: tuple[bytes, Sequence[Any]], size: int) -> Size:
+    def _time(self, runner: Runner, alone: tuple[bytes, Sequence[Any]], size: int, seconds: float) -> None:
+        """Run batches of a size for so long, at least one."""
         self._gpu.forget()
         work = _work([alone] * size)
-        runs: list[float] = []
-        while len(runs) < RUNS or sum(runs) < self._spec.seconds:
+        runs = self._runs.setdefault(size, [])
+        spent = 0.0
+        while True:
             began = self._clock()
             ran = runner.run(work)
             runs.append(self._clock() - began)
+            spent += runs[-1]
             if ran.errors is not None:
                 place, fault = ran.errors[0]
+                said = f"run {len(runs)} of a batch of {size}, item {place}: {_said(fault)}"
+                raise Fails(said, fault.traceback)
+            if self._parts:
                 raise Fails(
-                    f"run {len(runs)} of a batch of {size}, item {place}: {_said(fault)}", fault.traceback
+                    f"run {len(runs)} of a batch of {size} failed as a whole; in parts it went through"
                 )
-        median = statistics.median(runs)
-        per_second = size / median if median else math.inf
-        return Size(size, len(runs), round(median * 1000, 4), round(per_second, 1), self._gpu.peak())
+            if spent >= seconds:
+                break
+        self._peaks[size] = self._gpu.peak()
+        self._add_up()
+
+    def _in_parts(self) -> None:
+        self._parts += 1
+
+    def _add_up(self) -> None:
+        # The quicker quarter stays below: what else this host does is not the model's.
+        quick = {size: max(sorted(runs)[len(runs) // 4], 1e-9) for size, runs in self._runs.items()}
+        self.report.sizes = [
+            Size(
+                size,
+                len(runs),
+                round(quick[size] * 1000, 4),
+                round(size / quick[size], 1),
+                self._peaks[size],
+            )
+            for size, runs in self._runs.items()
+        ]
 
     # --- a bad item --------------------------------------------------------------------------------
 
     def _isolate(self, model: LoadedModel, runner: Runner, alone: tuple[bytes, Sequence[Any]]) -> None:
-        count = min(COMPANY, self._spec.batch_size)
+        count = min(COMPANY, self.report.sizes[-1].items)
         if count == 1:
             self.report.bad_item = "not tried: there is one item in a batch"
             return
