@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -11,6 +12,8 @@ import msgspec
 import numpy as np
 import pydantic
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from zbatch.declared import declared_by
 from zbatch.errors import BadInput
@@ -272,6 +275,39 @@ def test_a_schema_by_which_a_small_item_could_take_for_ever_is_not_used(schema: 
 )
 def test_a_schema_that_looks_at_each_part_once_is_used_also_where_it_holds_itself(schema: Any) -> None:
     assert judge_of({"item": schema}) is not None
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 2**70) | st.floats() | st.sampled_from(["", "a", "1"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["size", "tags", "note", "label", "fullName"]), inner)
+    ),
+    max_leaves=8,
+)
+
+
+@given(
+    st.sampled_from(
+        [Photo, Person, Answer, list[tuple[int, str]], dict[str, float], int | None, list[Photo]]
+    ),
+    VALUES,
+)
+@example(dict[str, float], {"size": math.nan})
+@example(list[tuple[int, str]], [[math.inf, 1]])
+def test_what_is_refused_before_it_is_queued_would_be_refused_by_the_worker(kind: Any, item: Any) -> None:
+    def predict(batch: Any) -> Any: ...
+
+    predict.__annotations__["batch"] = list[kind]
+    declared = declared_by(predict)
+    judge = judge_of(msgspec.json.decode(schema_of(declared)))
+    assert judge is not None
+    assert declared.item is not None
+    try:
+        declared.item.convert(item)
+    except BadInput:
+        return
+    judge(item)
 
 
 def test_arrays_of_rows_are_judged_in_full() -> None:

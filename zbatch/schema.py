@@ -9,6 +9,7 @@ What JSON cannot say of a type, the worker judges (``declared.py``).
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable
 from typing import Any, NoReturn
 
@@ -87,6 +88,8 @@ def judge_of(schema: Any) -> Judge | None:
         try:
             validator.validate(value)
         except library.ValidationError as error:
+            if _holds_no_number(value):
+                return  # NaN and infinity, which were taken for null: JSON does not know them either
             raise BadInput(_explained(error, value)) from None
         except ValueError:
             pass  # it holds what JSON does not know, such as bytes: that is the worker's to judge
@@ -184,6 +187,14 @@ def _is_deep(value: Any) -> bool:
         if not level:
             return False
     return True
+
+
+def _holds_no_number(value: Any) -> bool:
+    if type(value) is dict:
+        return any(map(_holds_no_number, value.values()))
+    if type(value) in _CONTAINERS:
+        return any(map(_holds_no_number, value))
+    return type(value) is float and not math.isfinite(value)
 
 
 _CONTAINERS = frozenset((dict, list, tuple))
