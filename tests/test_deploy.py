@@ -103,4 +103,4 @@ def test_the_addresses_that_are_scraped_are_those_that_serve_serves() -> None:
     jobs = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
     scraped = [target for job in jobs for one in job["static_configs"] for target in one["targets"]]
     served = config.resolve_serve({"model": "m:M", "metrics": scraped[0]}).settings
-    assert scraped == [served.broker.metrics, served.workers[0].metrics]
+    assert scraped == [served.broker.metrics, served.workers[0].metrics, config.GatewaySettings().http]

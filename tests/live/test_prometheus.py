@@ -1,7 +1,7 @@
 """deploy/'s dashboard, rules and scrape config, read by a real Prometheus (apt-get install prometheus).
 
-It scrapes a broker and a worker under load, so each series that the dashboard and the rules name must be
-there, and each expression must mean something.
+It scrapes a broker, a worker and a gateway under load, so each series that the dashboard and the rules name
+must be there, and each expression must mean something.
 """
 
 from __future__ import annotations
@@ -26,6 +26,8 @@ import yaml
 
 from tests.live.shell import PATIENCE, ROOT, Zbatch, until
 from zbatch import ZbatchError, ZClient, nvml
+
+pytest.importorskip("granian", reason="the gateway needs zbatch[http]")
 
 pytestmark = [
     pytest.mark.live,
@@ -76,11 +78,11 @@ def named() -> set[str]:
 class Prometheus:
     """A Prometheus of our own, which reads what deploy/'s does, from other addresses."""
 
-    def __init__(self, home: Path, broker: str, worker: str) -> None:
+    def __init__(self, home: Path, *addresses: str) -> None:
         config = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))
         config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "500ms"}
         config["rule_files"] = [str(RULES)]
-        for job, address in zip(config["scrape_configs"], (broker, worker), strict=True):
+        for job, address in zip(config["scrape_configs"], addresses, strict=True):
             job["static_configs"][0]["targets"] = [address]
         (home / "prometheus.yml").write_text(yaml.safe_dump(config))
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -124,7 +126,8 @@ class Prometheus:
 class Load:
     """Asks for what goes well, what fails and more than there is room for, until it is told to end."""
 
-    def __init__(self, frontend: str) -> None:
+    def __init__(self, frontend: str, gateway: str) -> None:
+        self._gateway = gateway
         self._ended = threading.Event()
         self._client = ZClient[Any, Any](frontend, topic="bert", timeout=PATIENCE)
         self._thread = threading.Thread(target=self._run)
@@ -134,10 +137,18 @@ class Load:
         while not self._ended.is_set():
             with suppress(ZbatchError):
                 self._client.predict(["a", "fail", "c"])
+            self._post("a")
+            self._post("fail")
             many = [self._client.submit([at]) for at in range(40)]
             for one in many:
                 with suppress(ZbatchError):
                     one.result(PATIENCE)
+
+    def _post(self, item: str) -> None:
+        url = f"http://{self._gateway}/predict/bert"
+        asked = urllib.request.Request(url, json.dumps(item).encode(), {"content-type": "application/json"})
+        with suppress(urllib.error.HTTPError), urllib.request.urlopen(asked, timeout=PATIENCE) as answer:
+            answer.read()
 
     def close(self) -> None:
         self._ended.set()
@@ -147,7 +158,7 @@ class Load:
 
 @pytest.fixture
 def prometheus(run: Callable[..., Zbatch], tmp_path: Path) -> Iterator[Prometheus]:
-    """Give a Prometheus that watches a broker and a worker under load; the worker loses a process."""
+    """Give a Prometheus that watches a broker, a worker and a gateway under load; a model process dies."""
     frontend, backend = f"ipc://{tmp_path}/front", f"ipc://{tmp_path}/back"
     ends = ("--frontend", frontend, "--backend", backend)
     metrics = ("--metrics", "127.0.0.1:0")
@@ -157,7 +168,9 @@ def prometheus(run: Callable[..., Zbatch], tmp_path: Path) -> Iterator[Prometheu
     served = [
         re.findall(r"at=http://(\S+)/metrics", one.says("metrics served"))[0] for one in (broker, worker)
     ]
-    load = Load(frontend)
+    gateway = run("gateway", "--http", "127.0.0.1:0", "--endpoint", frontend)
+    served += re.findall(r"url=http://(\S+)", gateway.says("gateway started"))
+    load = Load(frontend, served[-1])
     watching = Prometheus(tmp_path, *served)
     try:
         until(watching.is_there)
@@ -188,6 +201,7 @@ def test_prometheus_finds_every_series_and_understands_every_expression(promethe
     assert {(one["labels"]["job"], one["health"], one["lastError"]) for one in targets} == {
         ("zbatch-broker", "up", ""),
         ("zbatch-worker", "up", ""),
+        ("zbatch-gateway", "up", ""),
     }
 
     def judged() -> dict[str, str]:
