@@ -30,6 +30,7 @@ from zbatch.errors import ConfigError
 from zbatch.homes import Home
 from zbatch.journal import Journal
 from zbatch.model import check_name
+from zbatch.model_metrics import Shelf
 from zbatch.parts import Role, spawn_part
 from zbatch.processes import LEAVE, Alarm, Child, die_with_parent, heed_orders, reap_strangers
 
@@ -73,6 +74,8 @@ class Launcher:
         self._brokers = [] if broker is None else [_Part("broker", "broker", broker, Brake())]
         self._workers = [_Part("worker", one.name or one.topic, one, Brake()) for one in workers]
         self._gateways = [_Part("gateway", f"gateway {one.http}", one, Brake()) for one in gateways]
+        self._shelf = Shelf.create(len(gateways)) if len(gateways) > 1 else None
+        """Where gateways that share an address show each other what they count: who is scraped shows all."""
         self._alarm = Alarm()
         self._poll = select.poll()
         self._poll.register(self._alarm, select.POLLIN)
@@ -114,6 +117,8 @@ class Launcher:
                 part.child.wait(LAST_WORDS)
                 part.child.close()
                 part.child = None
+        if self._shelf is not None:
+            self._shelf.close()
         self._alarm.close()
 
     def _parts(self) -> list[_Part]:
@@ -128,7 +133,10 @@ class Launcher:
 
     def _start(self, part: _Part, now: float) -> None:
         part.started = now
-        part.child = spawn_part(part.role, part.name, part.settings)
+        shelf = None
+        if self._shelf is not None and part in self._gateways:
+            shelf = self._shelf, self._gateways.index(part)
+        part.child = spawn_part(part.role, part.name, part.settings, shelf=shelf)
         self._poll.register(part.child.fileno(), select.POLLIN)
 
     def _bury(self, part: _Part) -> None:

@@ -11,7 +11,7 @@ import mmap
 import os
 import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -79,6 +79,39 @@ class Slate:
         self._count.release()
         self._map.close()
         os.close(self.descriptor)
+
+
+class Shelf:
+    """The slates of processes that do the same: each writes its own, and can read all."""
+
+    def __init__(self, slates: Sequence[Slate], own: int = 0) -> None:
+        self.slates = tuple(slates)
+        self.own = own
+
+    @classmethod
+    def create(cls, processes: int) -> Shelf:
+        """Make a shelf that children can inherit."""
+        return cls([Slate.create() for _ in range(processes)])
+
+    @classmethod
+    def attach(cls, told: str) -> Shelf:
+        """Open the shelf that a parent made, as it told of it."""
+        own, *descriptors = map(int, told.split(","))
+        return cls([Slate(descriptor) for descriptor in descriptors], own)
+
+    def told(self, own: int) -> str:
+        """Return what a child is told that is this one of the processes."""
+        return ",".join(map(str, (own, *self.descriptors)))
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        """What a child inherits."""
+        return tuple(slate.descriptor for slate in self.slates)
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        for slate in self.slates:
+            slate.close()
 
 
 @dataclass(slots=True)

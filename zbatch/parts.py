@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from zbatch.config import Settings
+from zbatch.model_metrics import Shelf
 from zbatch.processes import Child
 
 Role = Literal["broker", "worker", "serve", "gateway"]
@@ -20,13 +21,25 @@ PROGRAMS = {"gateway": "zbatch.gateway"}
 """What is run for a part that the launcher's module is not."""
 
 
-def spawn_part(role: Role, name: str, settings: Settings, *, silent: bool = False) -> Child:
+def spawn_part(
+    role: Role,
+    name: str,
+    settings: Settings,
+    *,
+    silent: bool = False,
+    shelf: tuple[Shelf, int] | None = None,
+) -> Child:
     """Start a part with its settings; see :meth:`Child.spawn`.
 
     ``name`` is what a list of processes shows; of ``serve`` it is the folder of the private endpoint.
+    ``shelf`` is where a gateway shows the others of its kind what it counts, and which of them it is.
     """
+    argv = [sys.executable, "-m", PROGRAMS.get(role, "zbatch.launcher"), role, name]
+    if shelf is not None:
+        argv.append(shelf[0].told(shelf[1]))
     return Child.spawn(
-        [sys.executable, "-m", PROGRAMS.get(role, "zbatch.launcher"), role, name],
+        argv,
         config=msgspec.json.encode(settings),
         silent=silent,
+        kept=shelf[0].descriptors if shelf is not None else (),
     )

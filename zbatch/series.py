@@ -173,19 +173,20 @@ GPU = (
 
 GATEWAY = (
     Series(
-        *("zbatch_gateway_requests_total", "counter", ("call", "status")),
+        *("zbatch_gateway_requests_total", "counter", ("process", "call", "status")),
         "Requests by call and status; 499: the client had gone; other: the path was none.",
     ),
     Series(
-        *("zbatch_gateway_request_seconds", "histogram", ("call",)), "From a request's head to its answer."
+        *("zbatch_gateway_request_seconds", "histogram", ("process", "call")),
+        "From a request's head to its answer.",
     ),
-    Series("zbatch_gateway_in_flight_requests", "gauge", (), "Requests without an answer."),
-    Series("zbatch_gateway_received_bytes_total", "counter", (), "Bytes of bodies that came."),
-    Series("zbatch_gateway_sent_bytes_total", "counter", (), "Bytes of bodies that were sent."),
-    Series("zbatch_gateway_ready", "gauge", (), "1: as /health/ready says; else 0."),
-    Series("zbatch_gateway_info", "gauge", ("version",), "Always 1."),
+    Series("zbatch_gateway_in_flight_requests", "gauge", ("process",), "Requests without an answer."),
+    Series("zbatch_gateway_received_bytes_total", "counter", ("process",), "Bytes of bodies that came."),
+    Series("zbatch_gateway_sent_bytes_total", "counter", ("process",), "Bytes of bodies that were sent."),
+    Series("zbatch_gateway_ready", "gauge", ("process",), "1: as /health/ready says; else 0."),
+    Series("zbatch_gateway_info", "gauge", ("process", "version"), "Always 1."),
 )
-"""What a gateway process shows."""
+"""What a gateway shows, of each of its processes."""
 
 PROCESS = (
     Series("zbatch_process_cpu_seconds_total", "counter", (), "Processor time of this process."),

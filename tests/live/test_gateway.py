@@ -6,6 +6,7 @@ import http.client
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -416,11 +417,39 @@ def test_what_a_gateway_does_is_counted_for_prometheus(gateway: Gateway) -> None
     assert status == 200
     assert headers["content-type"].startswith("text/plain; version=")
     text = body.decode()
-    assert 'zbatch_gateway_requests_total{call="predict",status="200"}' in text
-    assert 'zbatch_gateway_requests_total{call="other",status="404"}' in text
-    assert 'zbatch_gateway_request_seconds_bucket{call="predict",le="+Inf"}' in text
-    assert "zbatch_gateway_ready 1.0" in text
-    assert "zbatch_gateway_in_flight_requests 1.0" in text
+    assert 'zbatch_gateway_requests_total{call="predict",process="0",status="200"}' in text
+    assert 'zbatch_gateway_requests_total{call="other",process="0",status="404"}' in text
+    assert 'zbatch_gateway_request_seconds_bucket{call="predict",le="+Inf",process="0"}' in text
+    assert 'zbatch_gateway_ready{process="0"} 1.0' in text
+    assert 'zbatch_gateway_in_flight_requests{process="0"} 1.0' in text
+
+
+def test_whichever_process_of_a_gateway_is_scraped_shows_all(
+    run: Callable[..., Zbatch], cluster: tuple[str, Path]
+) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    kept = run("gateway", "--http", f"127.0.0.1:{port}", "--endpoint", cluster[0], "--processes", "2")
+    kept.says("gateway started", times=2)
+    gateway = Gateway(kept)
+    until(lambda: gateway.ask("GET", "/health/ready")[0] == 200)
+    for number in range(40):
+        assert gateway.predict(number) == (200, number)
+
+    def shown() -> list[float]:
+        text = gateway.ask("GET", "/metrics")[2].decode()
+        return [
+            float(value)
+            for value in re.findall(
+                r'^zbatch_gateway_requests_total\{call="predict",process="[01]",status="200"} (\S+)',
+                text,
+                re.M,
+            )
+        ]
+
+    # Each connection goes to either of them, as the kernel likes.
+    until(lambda: len(shown()) == 2 and all(sum(shown()) == 40 for _ in range(8)))
 
 
 def test_an_item_of_another_type_than_the_model_declares_is_refused_with_its_path(

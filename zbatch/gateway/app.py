@@ -33,6 +33,7 @@ from zbatch.gateway.judges import Judges
 from zbatch.gateway.known import Known
 from zbatch.gateway.metrics import Figures, GatewaySeries
 from zbatch.journal import Journal
+from zbatch.model_metrics import Shelf
 from zbatch.schema import Judge
 
 GONE = 499
@@ -127,6 +128,7 @@ class App:
         max_body: Bytes of a body.
         body_timeout: Seconds for a body to come.
         api_keys: Who may ask; None: everybody.
+        shelf: Where others at this address show what they count; None: there are none.
         journal: Where failures of the gateway itself are told.
 
     """
@@ -140,6 +142,7 @@ class App:
         max_body: int,
         body_timeout: float,
         api_keys: ApiKeys | None = None,
+        shelf: Shelf | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._client = client
@@ -157,7 +160,7 @@ class App:
         self.leaving = False
         """Not ready any more; what comes is answered, and its connection closed."""
         self.figures = Figures()
-        self._series = GatewaySeries(self.figures, lambda: (len(self._visits), self._is_ready()))
+        self._series = GatewaySeries(self.figures, lambda: (len(self._visits), self._is_ready()), shelf)
         self._judges = Judges()
         self._calls: Mapping[str, Callable[[routes.Route, Scope, Visit], Awaitable[Answer]]] = {
             "predict": self._predict,
@@ -398,6 +401,7 @@ class App:
             if now - looks >= LOOK:
                 looks = now
                 self._read_keys()
+                self._series.leave()
                 await self._look()
             self._sweep(self._clock())
             await asyncio.sleep(SWEEP)

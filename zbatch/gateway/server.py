@@ -21,6 +21,7 @@ from zbatch.gateway.apikeys import ApiKeys
 from zbatch.gateway.app import App
 from zbatch.gateway.known import Known
 from zbatch.journal import Journal
+from zbatch.model_metrics import Shelf
 from zbatch.processes import heed_orders
 from zbatch.sockets import settle_allocator, settle_collector
 
@@ -60,8 +61,11 @@ def split(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def run(settings: GatewaySettings, lifeline: int | None = None) -> int:
-    """Run one gateway process until SIGTERM or SIGINT, or until whoever holds the lifeline says so."""
+def run(settings: GatewaySettings, lifeline: int | None = None, shelf: Shelf | None = None) -> int:
+    """Run one gateway process until SIGTERM or SIGINT, or until whoever holds the lifeline says so.
+
+    With a ``shelf`` it is one of several at an address, and shows the metrics of all.
+    """
     try:
         import granian  # noqa: F401, PLC0415
     except ImportError:
@@ -70,7 +74,7 @@ def run(settings: GatewaySettings, lifeline: int | None = None) -> int:
     journal = Journal(settings.log_format, "gateway", level=settings.log_level)
     place = Place(*split(settings.http))
     try:
-        return _loop_run(_serve(settings, place, journal, lifeline))
+        return _loop_run(_serve(settings, place, journal, lifeline, shelf))
     finally:
         place.close()
         journal.event("gateway ended")
@@ -86,7 +90,13 @@ def _loop_run(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
-async def _serve(settings: GatewaySettings, place: Place, journal: Journal, lifeline: int | None) -> int:
+async def _serve(
+    settings: GatewaySettings,
+    place: Place,
+    journal: Journal,
+    lifeline: int | None,
+    shelf: Shelf | None,
+) -> int:
     loop = asyncio.get_running_loop()
     orders = 0
     ordered = asyncio.Event()
@@ -112,6 +122,7 @@ async def _serve(settings: GatewaySettings, place: Place, journal: Journal, life
         max_body=settings.max_body,
         body_timeout=settings.body_timeout,
         api_keys=api_keys,
+        shelf=shelf,
     )
     server = _server(settings, place, app)
     heed_orders(stop, lifeline)
