@@ -41,6 +41,9 @@ OCTAVES = range(-13, 7)
 BATCH_OCTAVES = range(11)
 """Sizes of batches are shown in octaves from 1 to 1,024 items."""
 
+VERSION = version()
+"""Looked up once: it takes a millisecond, of a gateway's loop too."""
+
 Kind = Literal["gauge", "counter", "histogram"]
 Key = TypeVar("Key", str, int)
 
@@ -322,7 +325,7 @@ def _write_broker(sheet: Sheet, kept: _Kept, age: float) -> None:
     sheet.put("zbatch_broker_left_out_topics", figures.left_out)
     sheet.put("zbatch_broker_uptime_seconds", figures.uptime)
     sheet.put("zbatch_broker_snapshot_age_seconds", age)
-    sheet.put("zbatch_broker_info", 1, version())
+    sheet.put("zbatch_broker_info", 1, VERSION)
 
 
 def _write_topic(sheet: Sheet, topic: TopicFigures, label: str) -> None:
@@ -420,7 +423,7 @@ class WorkerSeries:
             figures, at = last
             sheet = Sheet(WORKER + GPU)
             sheet.put("zbatch_worker_snapshot_age_seconds", self._clock() - at)
-            sheet.put("zbatch_worker_info", 1, version(), self._topic)
+            sheet.put("zbatch_worker_info", 1, VERSION, self._topic)
             sheet.put_each("zbatch_worker_broker_silence_seconds", figures.silences)
             reports = {slot.name: read(self._slates[slot.name]) for slot in figures.slots}
             own = self._write_slots(sheet, figures, reports)

@@ -11,10 +11,9 @@ from msgspec import DecodeError, Struct, msgpack
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
-from zbatch.config import version
 from zbatch.metrics import Histogram
 from zbatch.model_metrics import Shelf
-from zbatch.series import GATEWAY, OTHER, Sheet
+from zbatch.series import GATEWAY, OTHER, VERSION, Sheet
 
 
 class Figures:
@@ -133,4 +132,4 @@ def _write(sheet: Sheet, process: str, told: Told) -> None:
     sheet.put("zbatch_gateway_received_bytes_total", told.received, process)
     sheet.put("zbatch_gateway_sent_bytes_total", told.sent, process)
     sheet.put("zbatch_gateway_ready", float(told.is_ready), process)
-    sheet.put("zbatch_gateway_info", 1.0, process, version())
+    sheet.put("zbatch_gateway_info", 1.0, process, VERSION)
