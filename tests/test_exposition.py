@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import http.client
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -177,3 +179,32 @@ def test_one_that_ends_waits_for_nobody_who_is_being_answered(told: Told) -> Non
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=60)
     journal.close()
+
+
+def test_without_prometheus_client_a_sentence_says_what_to_install() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['prometheus_client'] = None\n"
+        "from zbatch import extras\n"
+        "from zbatch.errors import ConfigError\n"
+        "try:\n"
+        "    extras.metrics()\n"
+        "except ConfigError as error:\n"
+        "    print(error)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == (
+        "metrics: prometheus-client is not installed; install it, or zbatch[metrics] with it\n"
+    )
+
+
+def test_what_serves_metrics_is_imported_where_it_is_asked_for() -> None:
+    program = (
+        "import sys\n"
+        "import zbatch.broker, zbatch.worker, zbatch.model_process\n"
+        "print({'prometheus_client', 'http.server', 'pynvml'} & set(sys.modules))\n"
+        "from zbatch import extras\n"
+        "print(extras.metrics().series.BrokerSeries.__name__)\n"
+    )
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert ran.stdout == "set()\nBrokerSeries\n"
