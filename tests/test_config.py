@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from zbatch import config
-from zbatch.config import BrokerSettings, WorkerSettings
+from zbatch.config import BrokerSettings, GatewaySettings, WorkerSettings
 from zbatch.errors import ConfigError
 
 Write = Callable[[str], str]
@@ -349,6 +349,27 @@ def test_where_an_order_goes_may_stand_with_the_clients(tmp_path: Path) -> None:
 def test_only_one_broker_is_told_at_a_time() -> None:
     with pytest.raises(ConfigError, match="wanted one broker, got 2"):
         config.resolve_drain({"endpoint": "ipc:///a,ipc:///b"})
+
+
+# --- the gateway ---------------------------------------------------------------------------------
+
+
+def test_a_gateway_finds_its_broker_where_clients_do(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = write(
+        '[client]\nendpoint = "tcp://b:1"\ntimeout = 9\n[gateway]\nhttp = "127.0.0.1:1"\nprocesses = 2'
+    )
+    found = config.resolve_gateway({"processes": "3"}, file)
+    assert found.settings == GatewaySettings("127.0.0.1:1", endpoint=("tcp://b:1",), processes=3)
+    monkeypatch.setenv("ZBATCH_BROKER", "tcp://c:2")
+    assert config.resolve_gateway({}, file).settings.endpoint == ("tcp://c:2",)
+
+
+def test_serve_speaks_http_only_where_somebody_says_so(write: Write) -> None:
+    file = write('[gateway]\nmax_body = "1MiB"\n[worker]\nmodel = "m:M"')
+    assert config.resolve_serve({}, file).settings.gateway is None
+    found = config.resolve_serve({"http": "127.0.0.1:1", "log_format": "json"}, file)
+    assert found.settings.gateway == GatewaySettings("127.0.0.1:1", max_body=1 << 20, log_format="json")
+    assert (found.sources["gateway.http"], found.sources["gateway.max_body"]) == ("--http", file)
 
 
 # --- metrics ---------------------------------------------------------------------------------------
