@@ -146,10 +146,10 @@ class AsyncZClient(Generic[In, Out]):
         cost: float | None = None,
     ) -> Out:
         """Return the model's output for one item."""
-        if topic is None and timeout is None and cost is None and not key and not priority:
-            return (await self._ask([item], False, None))[0]
+        if timeout is None and cost is None and not key and not priority:
+            return (await self._ask([item], False, topic, None))[0]
         ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-        return (await self._ask([item], False, ask))[0]
+        return (await self._ask([item], False, topic, ask))[0]
 
     def submit(
         self,
@@ -163,12 +163,14 @@ class AsyncZClient(Generic[In, Out]):
         return_exceptions: bool = False,
     ) -> AsyncFuture[Out]:
         """Ask, and return at once; the future costs no task."""
-        if topic is None and timeout is None and cost is None and not key and not priority:
-            return self._ask(items, return_exceptions, None)
+        if timeout is None and cost is None and not key and not priority:
+            return self._ask(items, return_exceptions, topic, None)
         ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-        return self._ask(items, return_exceptions, ask)
+        return self._ask(items, return_exceptions, topic, ask)
 
-    def _ask(self, items: Iterable[In], return_exceptions: bool, ask: Ask | None) -> AsyncFuture[Out]:
+    def _ask(
+        self, items: Iterable[In], return_exceptions: bool, topic: str | None, ask: Ask | None
+    ) -> AsyncFuture[Out]:
         line = self._line
         future: AsyncFuture[Out] = AsyncFuture(loop=line.bind())
         sequence = items if type(items) is list else rows(items)
@@ -181,9 +183,9 @@ class AsyncZClient(Generic[In, Out]):
         if ask is not None:
             self._asking.prepare(future, sequence, time.monotonic(), **ask)
         elif len(sequence) == 1:
-            self._asking.prepare_one(future, sequence[0], time.monotonic())
+            self._asking.prepare_one(future, sequence[0], time.monotonic(), topic)
         else:
-            self._asking.prepare(future, sequence, time.monotonic())
+            self._asking.prepare(future, sequence, time.monotonic(), topic=topic)
         line.put(future)
         return future
 

@@ -29,6 +29,9 @@ GRID_BITS = 7
 """Deadlines are rounded down to a grid of at most 1/64 of the timeout, so that calls with one timeout share
 a group; the grid is a power of two, and a timeout just below one has a finer grid."""
 
+TOPICS = 1_000
+"""Names that a client remembers to have checked: a gateway is asked for whatever its clients think of."""
+
 LONGEST_KEY = 256
 
 LONGEST_TIMEOUT = 1e9
@@ -63,18 +66,18 @@ class Asking:
         self.topic = notation.topic(topic)
         self.timeout = _checked_timeout(timeout)
         self._encode = encode
-        self._topics = {self.topic}
         self._grid = _grid(self.timeout)
         self._mark = _mark(self.topic)
+        self._marks = {self.topic: self._mark}
 
-    def prepare_one(self, call: Call, item: Any, now: float) -> None:
-        """Set up a call of one item for which nothing special is asked: what most calls are."""
+    def prepare_one(self, call: Call, item: Any, now: float, topic: str | None = None) -> None:
+        """Set up a call of one item for which nothing but a topic is asked: what most calls are."""
         encoded, frames = self._encode(item)
         if frames:
-            self.prepare(call, (item,), now)
+            self.prepare(call, (item,), now, topic=topic)
             return
         call.item = encoded
-        call.mark = self._mark
+        call.mark = self._mark if topic is None else self._mark_of(topic)
         call.deadline = (now + self.timeout) // self._grid * self._grid
 
     def prepare(
@@ -96,8 +99,8 @@ class Asking:
         """
         if topic is None:
             topic = self.topic
-        elif type(topic) is not str or topic not in self._topics:
-            self._admit_topic(topic)
+        else:
+            self._mark_of(topic)
         seconds = self.timeout if timeout is None else _checked_timeout(timeout)
         grid = _grid(seconds)
         call.deadline = (now + seconds) // grid * grid
@@ -121,11 +124,18 @@ class Asking:
             call.outputs = [None] * len(payloads)
             call.mark = (topic, key, priority, call)
 
-    def _admit_topic(self, topic: str) -> None:
+    def _mark_of(self, topic: str) -> tuple[Any, ...]:
+        """Return the mark of calls for a topic; raises :class:`BadRequest` for what names none."""
+        if type(topic) is str and topic in self._marks:
+            return self._marks[topic]
         try:
-            self._topics.add(notation.topic(topic))
+            mark = _mark(notation.topic(topic))
         except (TypeError, ValueError) as error:
             raise BadRequest(f"topic: {error}") from None
+        if len(self._marks) >= TOPICS:
+            self._marks.clear()
+        self._marks[topic] = mark
+        return mark
 
 
 def encode_copied(item: Any, place: int | None = None) -> tuple[bytes, Sequence[Any]]:
@@ -188,11 +198,11 @@ class Caller(Generic[In, Out]):
         Raises the error of ``zbatch.errors`` that tells what happened; :class:`BatchError` where some of
         several items failed.  With ``return_exceptions`` errors stand in the list instead.
         """
-        if topic is None and timeout is None and cost is None and not key and not priority:
-            future = self._ask(items, return_exceptions, None)
+        if timeout is None and cost is None and not key and not priority:
+            future = self._ask(items, return_exceptions, topic, None)
         else:
             ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-            future = self._ask(items, return_exceptions, ask)
+            future = self._ask(items, return_exceptions, topic, ask)
         try:
             return future.result()
         except KeyboardInterrupt:
@@ -224,15 +234,17 @@ class Caller(Generic[In, Out]):
         return_exceptions: bool = False,
     ) -> Future[Out]:
         """Ask, and return at once; the future has the interface of ``concurrent.futures.Future``."""
-        if topic is None and timeout is None and cost is None and not key and not priority:
-            future = self._ask(items, return_exceptions, None)
+        if timeout is None and cost is None and not key and not priority:
+            future = self._ask(items, return_exceptions, topic, None)
         else:
             ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-            future = self._ask(items, return_exceptions, ask)
+            future = self._ask(items, return_exceptions, topic, ask)
         self._line.carry()
         return future
 
-    def _ask(self, items: Iterable[In], return_exceptions: bool, ask: Ask | None) -> Future[Out]:
+    def _ask(
+        self, items: Iterable[In], return_exceptions: bool, topic: str | None, ask: Ask | None
+    ) -> Future[Out]:
         line = self._line
         if line.closed:
             raise ClientClosed(line.closed)
@@ -246,9 +258,9 @@ class Caller(Generic[In, Out]):
         if ask is not None:
             self._asking.prepare(future, sequence, time.monotonic(), **ask)
         elif len(sequence) == 1:
-            self._asking.prepare_one(future, sequence[0], time.monotonic())
+            self._asking.prepare_one(future, sequence[0], time.monotonic(), topic)
         else:
-            self._asking.prepare(future, sequence, time.monotonic())
+            self._asking.prepare(future, sequence, time.monotonic(), topic=topic)
         line.put(future)
         return future
 
