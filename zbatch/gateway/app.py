@@ -8,7 +8,6 @@ processes and signals, is ``server.py``.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import os
 import re
@@ -220,8 +219,10 @@ class App:
         self.figures.answered(call, answer.status, self._clock() - visit.began, len(answer.body))
         if self.leaving:
             answer.headers.append(("connection", "close"))
-        with contextlib.suppress(Exception):  # the client has gone meanwhile
+        try:  # noqa: SIM105  suppress() costs more than what it guards
             proto.response_bytes(answer.status, answer.headers, answer.body)
+        except Exception:
+            pass  # the client has gone meanwhile
 
     def _request_id(self, scope: Scope) -> str:
         given = scope.headers.get("x-request-id")

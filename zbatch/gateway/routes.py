@@ -6,6 +6,7 @@ Nothing here reads a header or a body; what a call then does is ``app.py``'s bus
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -19,6 +20,9 @@ class Route(NamedTuple):
     topic: str = ""
     version: str = ""
 
+
+REMEMBERED = 128
+"""Calls whose path need not be read again; few, since a path may be as long as a head."""
 
 PREDICT = "/predict/"
 BATCH = "/batch"
@@ -54,6 +58,7 @@ OF_MODELS: Mapping[str, Mapping[str, str]] = {
 OF_REPOSITORY: Mapping[str, Mapping[str, str]] = {"load": {"POST": "load"}, "unload": {"POST": "unload"}}
 
 
+@lru_cache(maxsize=REMEMBERED)
 def find(method: str, path: str) -> Route:
     """Return what is called.
 
