@@ -86,6 +86,21 @@ def test_arguments_of_all_sources_are_put_together(write: Write, monkeypatch: py
     assert found.sources["args"] == "--arg"
 
 
+def test_pipelines_stand_in_a_table_of_the_brokers(write: Write) -> None:
+    file = write('[broker.pipelines]\nphotos = ["decode", {boxes = "detect", photo = []}, "draw"]')
+    found = config.resolve_broker({}, file).settings.pipelines
+    assert found == {"photos": ["decode", {"boxes": "detect", "photo": []}, "draw"]}
+
+
+def test_a_pipeline_that_is_none_is_refused_by_its_place(write: Write) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        config.load(write('[broker.pipelines]\nphotos = ["decode", {boxes = "detect"}]'))
+    assert str(refusal.value).endswith(
+        "z.toml: [broker] pipelines: photos: the last step has branches: "
+        "wanted a topic behind them that gets what they made"
+    )
+
+
 def test_a_path_in_a_file_is_relative_to_that_file(tmp_path: Path) -> None:
     file = tmp_path / "z.toml"
     file.write_text('[worker]\nmodel = "models/bert.py:Bert"')

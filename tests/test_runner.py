@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from zbatch import payload
+from zbatch.core.pipeline import Joined
 from zbatch.errors import BadInput, ModelFailed, Overloaded
 from zbatch.messages import Fault
 from zbatch.model import Context, wrap
@@ -47,6 +48,10 @@ def refuses(*guilty: Any) -> Callable[[list[Any]], list[Any]]:
         return [f"<{item}>" for item in batch]
 
     return predict
+
+
+def joined(**parts: Any) -> Joined:
+    return Joined([(name, *payload.encode(part)) for name, part in parts.items()])
 
 
 def make_runner(model: Any, **more: Any) -> Runner:
@@ -616,3 +621,41 @@ def test_progress_means_nothing_outside_of_predict_or_without_a_lease() -> None:
 
     progress()
     assert run(predict, ["a"]).errors is None
+
+
+# --- what several stages made --------------------------------------------------------------------
+
+
+def make_joined(*items: Any) -> Work:
+    ids = [(b"origin", number) for number in range(len(items))]
+    return Work(items, [()] * len(items), ids, [10.0] * len(items), joined=True)
+
+
+def test_an_item_of_several_parts_is_a_dict() -> None:
+    model = Recorder(lambda batch: [one["x"] for one in batch])
+    picture = np.zeros(100_000, np.uint8)
+    ran = make_runner(model).run(make_joined(joined(x="a", y=picture), joined(x="b", y=picture)))
+    assert [payload.decode(one) for one in ran.outputs] == ["a", "b"]
+    assert [sorted(one) for one in model.seen[0]] == [["x", "y"], ["x", "y"]]
+    assert model.seen[0][1]["y"].shape == (100_000,)
+
+
+def test_a_part_that_cannot_be_decoded_fails_its_item_alone() -> None:
+    broken = Joined([("x", b"\xc1", ())])
+    ran = make_runner(Recorder(lambda batch: [one["x"] for one in batch])).run(
+        make_joined(joined(x="a"), broken)
+    )
+    assert payload.decode(ran.outputs[0]) == "a"
+    assert [(place, fault.code) for place, fault in ran.errors or ()] == [(1, "bad_input")]
+
+
+def test_items_of_several_parts_are_decoded_anew_when_their_batch_is_halved() -> None:
+    def predict(batch: list[Any]) -> list[Any]:
+        if any(one.pop("x") == "bad" for one in batch):
+            raise ValueError("no")
+        return [one["y"] for one in batch]
+
+    work = make_joined(joined(x="a", y=1), joined(x="bad", y=2))
+    ran = make_runner(predict).run(work)
+    assert payload.decode(ran.outputs[0]) == 1
+    assert [(place, fault.code) for place, fault in ran.errors or ()] == [(1, "model_failed")]

@@ -26,6 +26,7 @@ from zbatch.config import (
     leaves,
 )
 from zbatch.errors import ConfigError
+from zbatch.pipelines import build
 
 COMMANDS = (BrokerSettings, WorkerSettings, ClientSettings, StatusSettings, BenchSettings, CheckSettings)
 
@@ -140,6 +141,17 @@ def test_the_broker_hands_its_core_what_it_needs() -> None:
         topics=("a",), batching="window", batch_size=2, max_latency=0.1, limits=limits, timing=timing
     )
     assert broker.core() == BrokerCoreSettings(("a",), "window", 2, 0.1, limits, timing)
+
+
+def test_pipelines_are_routes_for_the_core() -> None:
+    core = BrokerSettings(pipelines={"both": ["a", "b"]}).core()
+    assert core.pipelines == {"both": build(["a", "b"])}
+
+
+def test_a_stage_that_the_brokers_topics_leave_out_is_refused() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        BrokerSettings(topics=("a",), pipelines={"both": ["a", "b"]})
+    assert str(refusal.value) == "pipelines: both: topic 'b' is none of the topics of this broker"
 
 
 @pytest.mark.parametrize("settings", [BrokerSettings(topics=("a",)), WorkerSettings("m:M", args={"a": [1]})])

@@ -29,6 +29,7 @@ from zbatch.messages import (
     Message,
     Order,
     Ordered,
+    Part,
     Progress,
     Pulse,
     Ready,
@@ -41,6 +42,7 @@ from zbatch.messages import (
     Returned,
     Skip,
     Span,
+    Stage,
     Status,
     StatusAsk,
     Welcome,
@@ -56,6 +58,8 @@ LIFE = b"0123456789abcdef"
 
 HEAD = (CONN, 2, 1)
 HEAD_BYTES = b"\xc4\x08conn....\x02\x01"
+
+ROUTE = (Stage("pre", "cut", (("", 0),)), Stage("post", "bert", (("x", 0), ("y", 1))))
 
 GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
     (
@@ -88,8 +92,16 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
         2,
         b"\x01\x95\xa7REQUEST"
         + HEAD_BYTES
-        + b"\x91\x9b\x05\xa4bert\xcc\xfa\x92\xc4\x01a\xc4\x01b\x92\x00\x02"
-        b"\xff\xa1k\x92\xcb?\xf8\0\0\0\0\0\0\xcb@\0\0\0\0\0\0\0\xc3\xc3\x92\x00\n",
+        + b"\x91\x9c\x05\xa4bert\xcc\xfa\x92\xc4\x01a\xc4\x01b\x92\x00\x02"
+        b"\xff\xa1k\x92\xcb?\xf8\0\0\0\0\0\0\xcb@\0\0\0\0\0\0\0\xc3\xc3\x92\x00\n\xc0",
+    ),
+    (
+        Request(*HEAD, [Group(5, "pipe", 250, [b"a"], route=ROUTE)]),
+        0,
+        b"\x01\x95\xa7REQUEST"
+        + HEAD_BYTES
+        + b"\x91\x9c\x05\xa4pipe\xcc\xfa\x91\xc4\x01a\xc0\x00\xa0\xc0\xc2\xc2\xc0"
+        b"\x92\x93\xa3pre\xa3cut\x91\x92\xa0\x00\x93\xa4post\xa4bert\x92\x92\xa1x\x00\x92\xa1y\x01",
     ),
     (
         Result(*HEAD, [Results(5, [b"a", b"b"], [0, 2])]),
@@ -128,8 +140,20 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
     (
         Batch(*HEAD, EPOCH, 9, 1, [Span(ORIGIN, 5, 250, [b"a", b"b"], [0, 2], [0, 10])], "k", True),
         2,
-        b"\x01\x9a\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x96\xc4\x08origin..\x05\xcc\xfa"
-        b"\x92\xc4\x01a\xc4\x01b\x92\x00\x02\x92\x00\n\xa1k\xc3",
+        b"\x01\x9a\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x97\xc4\x08origin..\x05\xcc\xfa"
+        b"\x92\xc4\x01a\xc4\x01b\x92\x00\x02\x92\x00\n\xc0\xa1k\xc3",
+    ),
+    (
+        Batch(
+            *HEAD,
+            EPOCH,
+            9,
+            1,
+            [Span(ORIGIN, 5, 250, [b""], parts=[Part("x", [b"a"]), Part("y", [b"b"], [2])])],
+        ),
+        2,
+        b"\x01\x9a\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x97\xc4\x08origin..\x05\xcc\xfa"
+        b"\x91\xc4\x00\xc0\xc0\x92\x93\xa1x\x91\xc4\x01a\xc0\x93\xa1y\x91\xc4\x01b\x91\x02\xa0\xc2",
     ),
     (Progress(*HEAD, EPOCH, 9), 0, b"\x01\x96\xa8PROGRESS" + HEAD_BYTES + b"\xc4\x08epoch...\t"),
     (
@@ -404,6 +428,17 @@ def test_every_item_of_a_group_has_a_deadline_or_none_has() -> None:
 def test_every_item_of_a_span_has_a_deadline_or_none_has() -> None:
     batch = Batch(*HEAD, EPOCH, 9, 1, [Span(ORIGIN, 5, 250, [b"a", b"b"], None, [0])])
     assert why(wire.encode(batch)) == "1 deadlines for 2 items"
+
+
+def test_every_part_of_a_joined_span_has_something_for_each_item() -> None:
+    batch = Batch(*HEAD, EPOCH, 9, 1, [Span(ORIGIN, 5, 250, [b"", b""], parts=[Part("x", [b"a"])])])
+    assert why(wire.encode(batch)) == "1 parts for 2 items"
+
+
+def test_a_route_has_a_bounded_number_of_stages() -> None:
+    stages = tuple(Stage(f"s{at}", "bert", (("", at),)) for at in range(33))
+    assert "Expected `array` of length <= 32" in why(wire.encode(group(route=stages)))
+    assert "Expected `array` of length >= 1" in why(wire.encode(group(route=())))
 
 
 def test_ids_stay_exact_in_languages_whose_numbers_are_doubles() -> None:

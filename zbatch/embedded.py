@@ -297,7 +297,7 @@ class _LocalLine(Line):
         self._busy = True
         if self._clock.is_awaited:
             self._clock.ring()
-        ran = runner.run(Work(*job.work()))
+        ran = runner.run(Work(*job.work(), joined=job.joined))
         self._busy = False
         with self._lock:
             done = self._worker.finished(job, ran.outputs, None, ran.errors, ran.seconds)

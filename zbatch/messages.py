@@ -18,6 +18,9 @@ from msgspec import Meta, Struct
 MAX_FRAMES = 16_384
 """Buffers of one message: a gigabyte of arrays of 64 KiB."""
 
+MAX_STAGES = 32
+"""Stages of one pipeline, and inputs of one stage: more than people draw on a page."""
+
 Count = Annotated[int, Meta(ge=0, le=2**53)]
 """A number that counts something: ids, sequence numbers, milliseconds."""
 
@@ -141,6 +144,21 @@ class Bye(Message, frozen=True, tag="BYE"):
 # --- client and broker --------------------------------------------------------------------------
 
 
+class Stage(Struct, frozen=True, array_like=True, gc=False):
+    """One step of a pipeline: a topic, and where its items come from."""
+
+    name: Topic
+    """What people call it; an error says in which stage it came."""
+    topic: Topic
+    inputs: Annotated[tuple[tuple[Key, Count], ...], Meta(min_length=1, max_length=MAX_STAGES)]
+    """A name and 0, the request's own item, or n, what the n-th stage made of it.  A single input without a
+    name is the item; else the item is a dict of all by their names."""
+
+
+Route = Annotated[tuple[Stage, ...], Meta(min_length=1, max_length=MAX_STAGES)]
+"""A pipeline, in an order in which it can run; the last stage's outputs are the answer."""
+
+
 class Group(Struct, frozen=True, array_like=True, gc=False):
     """Items of one client that agree in topic, key and priority; their ids are base, base + 1, ..."""
 
@@ -160,6 +178,8 @@ class Group(Struct, frozen=True, array_like=True, gc=False):
     """Sent before, so it may have run."""
     later_ms: list[Count] | None = None
     """By how much each item's deadline is later than ``deadline_ms``; None: they share it."""
+    route: Route | None = None
+    """The pipeline to go through; ``topic`` is only its name then."""
 
 
 class Request(Message, frozen=True, tag="REQUEST"):
@@ -260,6 +280,15 @@ class Ready(Message, frozen=True, tag="READY"):
     facts: Facts = Facts()
 
 
+class Part(Struct, frozen=True, array_like=True, gc=False):
+    """What one stage made of each item of a span."""
+
+    name: Key
+    """Its place in the dict that the model sees."""
+    items: list[bytes]
+    buffers: list[Count] | None = None
+
+
 class Span(Struct, frozen=True, array_like=True, gc=False):
     """Items of one client inside a batch."""
 
@@ -269,6 +298,8 @@ class Span(Struct, frozen=True, array_like=True, gc=False):
     items: list[bytes]
     buffers: list[Count] | None = None
     later_ms: list[Count] | None = None
+    parts: list[Part] | None = None
+    """Where several stages of a pipeline meet: the items are dicts of these, and ``items`` are empty."""
 
 
 class Batch(Message, frozen=True, tag="BATCH"):

@@ -216,7 +216,7 @@ class ModelProcess:
                 self._busy = time.monotonic()
 
     def _run_job(self, runner: Runner, job: Job) -> None:
-        work = Work(*job.work())
+        work = Work(*job.work(), joined=job.joined)
         self._note.begin(job.epoch, job.number, job.lease, apart=job.apart)
         ran = runner.run(work)
         self._note.finish(job.number)

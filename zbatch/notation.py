@@ -11,7 +11,7 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
@@ -190,22 +190,24 @@ def gpus(value: object) -> tuple[str, ...]:
 
 def arguments(value: object) -> dict[str, Any]:
     """Read keyword arguments: a table, a JSON object, or texts ``key=value`` (JSON, or else a string)."""
-    if isinstance(value, str):
-        decoded = json_or_text(value)
-        value = decoded if isinstance(decoded, dict) else [value]
-    pairs: Iterable[tuple[str, Any]]
-    if isinstance(value, dict):
-        pairs = value.items()
-    elif isinstance(value, list | tuple):
-        pairs = [_pair(text(item)) for item in value]
-    else:
-        raise ValueError(f"wanted key=value, got {value!r}")
-    read = dict(pairs)
+    read = pairs(value)
     for key, item in read.items():
         if not key.isidentifier():
             raise ValueError(f"wanted key=value, where the key is a name of Python, got {key!r}")
         _require_json(key, item)
     return read
+
+
+def pairs(value: object) -> dict[str, Any]:
+    """Read named values: a table, a JSON object, or texts ``key=value`` (JSON, or else a string)."""
+    if isinstance(value, str):
+        decoded = json_or_text(value)
+        value = decoded if isinstance(decoded, dict) else [value]
+    if isinstance(value, dict):
+        return dict(value)
+    if isinstance(value, list | tuple):
+        return dict(_pair(text(item)) for item in value)
+    raise ValueError(f"wanted key=value, got {value!r}")
 
 
 def _pair(item: str) -> tuple[str, Any]:

@@ -18,9 +18,11 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 from zbatch import payload
+from zbatch.core.pipeline import Joined
 from zbatch.declared import Encode, plain
 from zbatch.errors import BadInput, BadOutput, ModelFailed, ZbatchError, text_of, to_fault
 from zbatch.memory import Room, is_short, release
@@ -42,6 +44,8 @@ class Work(NamedTuple):
     buffers: Sequence[Sequence[Any]] | None
     ids: Sequence[Any]
     deadlines: Sequence[float]
+    joined: bool = False
+    """Whether some items are made of what several stages of a pipeline sent."""
 
 
 class Ran(NamedTuple):
@@ -119,6 +123,7 @@ class Runner:
         self._topic = topic
         # Of a model that declares nothing they stay what they are.
         self._decode = model.declared.reading(decode)
+        self._decode_joined = model.declared.reading(partial(_joined, decode))
         self._encode = model.declared.writing(encode)
         self._sends = encode is payload.encode
         """Whether outputs leave this process."""
@@ -155,6 +160,8 @@ class Runner:
     def _decoded(self, work: Work, errors: dict[int, Fault]) -> list[Any]:
         decode = self._decode
         try:
+            if work.joined:
+                return [self._decoded_one(work, place) for place in range(len(work.items))]
             if work.buffers is None:
                 return [decode(item) for item in work.items]
             return [decode(item, own) for item, own in zip(work.items, work.buffers, strict=True)]
@@ -170,9 +177,12 @@ class Runner:
         return items
 
     def _decoded_one(self, work: Work, place: int) -> Any:
+        item = work.items[place]
+        if type(item) is Joined:
+            return self._decode_joined(item)
         if work.buffers is None:
-            return self._decode(work.items[place])
-        return self._decode(work.items[place], work.buffers[place])
+            return self._decode(item)
+        return self._decode(item, work.buffers[place])
 
     # --- predict -------------------------------------------------------------------------------------
 
@@ -321,6 +331,11 @@ class Runner:
     def _tell(self, error: BaseException, items: int) -> None:
         if self._on_failed is not None:
             self._on_failed(error, items)
+
+
+def _joined(decode: Decode, item: Joined) -> dict[str, Any]:
+    """Return an item of several parts, each decoded by itself; what is declared of an item holds for all."""
+    return {name: decode(encoded, own) for name, encoded, own in item.parts}
 
 
 def place_of(error: BaseException) -> str:

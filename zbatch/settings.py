@@ -18,8 +18,9 @@ from typing import Annotated, Any, Literal, NamedTuple, cast, get_args
 
 from msgspec import NODEFAULT, Struct, structs
 
-from zbatch import notation
+from zbatch import notation, pipelines
 from zbatch.errors import ConfigError
+from zbatch.messages import Route
 from zbatch.notation import Written
 
 FRONTEND = "tcp://127.0.0.1:5555"
@@ -42,6 +43,7 @@ Arguments = Annotated[dict[str, Any], notation.ARGUMENTS]
 BindTo = Annotated[tuple[str, ...], notation.BIND]
 ConnectTo = Annotated[tuple[str, ...], notation.CONNECT]
 Address = Annotated[str, notation.ADDRESS]
+Pipelines = Annotated[dict[str, Any], pipelines.NAMED]
 Batching = Annotated[Literal["eager", "window"], notation.choice("eager", "window")]
 LogFormat = Annotated[Literal["text", "json"], notation.choice("text", "json")]
 LogLevel = Annotated[
@@ -197,6 +199,9 @@ class BrokerCoreSettings(Settings, frozen=True):
     keyed: bool = False
     """Whether everybody must have a key that is allowed."""
 
+    pipelines: dict[str, Route] = {}
+    """Pipelines that may be asked for as if each was a topic."""
+
 
 # --- one for each command ------------------------------------------------------------------------
 
@@ -212,6 +217,9 @@ class BrokerSettings(Settings, frozen=True):
 
     topics: TopicNames | None = None
     """The only topics that may be asked for; any other is UnknownTopic at once."""
+
+    pipelines: Pipelines = {}
+    """Pipelines that callers ask for as if each was a topic: a name and its steps, see docs/pipelines.md."""
 
     batching: Batching = "eager"
     """eager: an idle worker takes what waits; window: it waits for company up to max_latency."""
@@ -256,6 +264,10 @@ class BrokerSettings(Settings, frozen=True):
 
     def __post_init__(self) -> None:
         _at_least(self, 1, "batch_size")
+        for name, route in ((name, pipelines.build(steps)) for name, steps in self.pipelines.items()):
+            missing = [one.topic for one in route if self.topics is not None and one.topic not in self.topics]
+            if missing:
+                raise Wrong("pipelines", f"{name}: topic {missing[0]!r} is none of the topics of this broker")
         if not self.frontend:
             raise Wrong("frontend", f"wanted an endpoint such as {FRONTEND}, got none")
         for field, endpoints in (("frontend", self.frontend), ("backend", self.backend)):
@@ -281,6 +293,7 @@ class BrokerSettings(Settings, frozen=True):
         """Return what the core needs to know."""
         return BrokerCoreSettings(
             topics=self.topics,
+            pipelines={name: pipelines.build(steps) for name, steps in self.pipelines.items()},
             batching=self.batching,
             batch_size=self.batch_size,
             max_latency=self.max_latency,
@@ -622,7 +635,7 @@ def _require_endpoint(endpoint: tuple[str, ...]) -> None:
 
 # --- what there is to set ------------------------------------------------------------------------
 
-OPTIONS = {"args": "--arg", "model": "MODEL"}
+OPTIONS = {"args": "--arg", "model": "MODEL", "pipelines": "--pipeline"}
 """Settings that a command line says otherwise than by their name: one at a time, or without an option."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from zbatch.messages import MAX_FRAMES, AnyMessage, Batch, Done, Group, Message, Request, Result, Span
+from zbatch.messages import MAX_FRAMES, AnyMessage, Batch, Done, Group, Message, Part, Request, Result, Span
 
 VERSION = 1
 """The first byte of every envelope."""
@@ -84,7 +84,15 @@ def _buffers_of(message: AnyMessage) -> int:
 def _span_buffers(span: Span) -> int:
     if span.later_ms is not None and len(span.later_ms) != len(span.items):
         raise Malformed(f"{len(span.later_ms)} deadlines for {len(span.items)} items")
-    return _counted(span.items, span.buffers)
+    buffers = span.buffers
+    own = 0 if buffers is None else _counted(span.items, buffers)
+    return own if span.parts is None else own + sum(_part_buffers(span, part) for part in span.parts)
+
+
+def _part_buffers(span: Span, part: Part) -> int:
+    if len(part.items) != len(span.items):
+        raise Malformed(f"{len(part.items)} parts for {len(span.items)} items")
+    return _counted(part.items, part.buffers)
 
 
 def _group_buffers(group: Group) -> int:

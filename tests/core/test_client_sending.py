@@ -24,6 +24,7 @@ from zbatch.core.client import MESSAGE_BYTES, ClientCore
 from zbatch.core.grouping import GROUP_BYTES, GROUP_ITEMS
 from zbatch.core.session import LARGE
 from zbatch.messages import Bulk, Group, Hello, Request, Welcome
+from zbatch.pipelines import pipeline
 
 
 def groups(actions: Any) -> list[Group]:
@@ -48,6 +49,17 @@ def test_calls_that_agree_travel_as_one_group() -> None:
     core = connected()
     assert ask(core, call(b"a"), call(b"b")) == [
         Send(FIRST, Request(conn(1), 2, 1, [Group(1, "bert", 30_000, [b"a", b"b"])]), [])
+    ]
+
+
+def test_calls_of_one_pipeline_travel_as_one_group_with_its_route() -> None:
+    pipe = pipeline("pre", "bert")
+    calls = [call(b"a"), call(b"b"), call_of(b"c", b"d")]
+    for one in calls:
+        one.mark = (pipe, *one.mark[1:])
+    assert groups(ask(connected(), *calls)) == [
+        Group(1, "pre > bert", 30_000, [b"a", b"b"], route=pipe.route),
+        Group(3, "pre > bert", 30_000, [b"c", b"d"], whole=True, route=pipe.route),
     ]
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.core.driving import EPOCH, Cluster, Peer
 from tests.core.hearing import batches, outcomes
+from tests.core.piping import LINE
 from zbatch.core.status import MODEL_BYTES, MODELS, MOST
 from zbatch.messages import Bye, Child, Children, Facts, Fault, Order, Ready, Status, StatusAsk
 
@@ -26,6 +27,7 @@ def test_an_idle_broker_shows_itself() -> None:
         "epoch": EPOCH.hex(),
         "uptime_s": 2.5,
         "topics": {},
+        "pipelines": {},
         "workers": [],
         "processes": [],
         "clients": 1,
@@ -51,6 +53,7 @@ def test_a_topic_shows_what_waits_what_runs_and_what_was_done() -> None:
     assert topic == {
         "waiting": 2,
         "unfinished": 5,
+        "coming": 0,
         "unfinished_bytes": 10,
         "oldest_age_s": 2.0,
         "running": 3,
@@ -174,6 +177,26 @@ def test_a_topic_that_takes_no_new_requests_by_order_says_so() -> None:
     assert shown(client, 1.0)["topics"]["bert"]["draining"]
     client.says(Order, "topic", "bert", undo=True)
     assert not shown(client, 1.0)["topics"]["bert"]["draining"]
+
+
+def test_a_pipeline_shows_its_stages_and_whether_all_are_served() -> None:
+    cluster = Cluster(pipelines={"all": LINE[:2]})
+    client = cluster.client()
+    cluster.worker("w1", topic="bert")
+    stages = [{"name": name, "topic": name} for name in ("pre", "bert")]
+    assert shown(client, 1.0)["pipelines"] == {"all": {"stages": stages, "ready": False}}
+    cluster.worker("w2", topic="pre")
+    assert shown(client, 1.0)["pipelines"] == {"all": {"stages": stages, "ready": True}}
+
+
+def test_items_that_are_in_an_earlier_stage_are_shown_as_coming() -> None:
+    client = Cluster().client()
+    client.asks(0, 2, topic="all", route=LINE[:2])
+    topics = shown(client, 1.0)["topics"]
+    assert [(topics[name]["unfinished"], topics[name]["coming"]) for name in ("pre", "bert")] == [
+        (2, 0),
+        (0, 2),
+    ]
 
 
 def test_latency_counts_from_the_arrival() -> None:

@@ -21,9 +21,10 @@ from tests.core.working import (
     welcome,
 )
 from zbatch.core.actions import Send
+from zbatch.core.pipeline import Joined
 from zbatch.core.session import LARGE
 from zbatch.core.worker import Offer
-from zbatch.messages import Bulk, Done, Facts, Fault, Hello, Progress, Ready, Skip, Who
+from zbatch.messages import Bulk, Done, Facts, Fault, Hello, Part, Progress, Ready, Skip, Span, Who
 
 # --- coming --------------------------------------------------------------------------------------
 
@@ -257,3 +258,43 @@ def test_a_large_answer_is_announced() -> None:
     bulk, done = answer(core, begin(core), b"y", buffers=[[bytes(LARGE)]])
     assert bulk == Send(FIRST, Bulk(conn(1), 3, 2, LARGE))
     assert isinstance(done.message, Done)
+
+
+# --- items of several parts ----------------------------------------------------------------------
+
+
+def test_where_stages_meet_an_item_is_its_parts_each_with_its_buffers() -> None:
+    core = serving()
+    parts = [Part("x", [b"x0", b"x1"], [1, 0]), Part("y", [b"y0", b"y1"], [0, 2])]
+    joined = span(2)
+    joined = Span(joined.origin, joined.base, joined.deadline_ms, [b"", b""], parts=parts)
+    hand(core, 1, span(1, 7, buffers=[1]), joined, span(1, 9), frames=[b"own", b"X0", b"Y1", b"Y1'"])
+    job = begin(core)
+    assert job.joined
+    items, buffers, ids, _ = job.work()
+    assert items == [
+        b"a7",
+        Joined([("x", b"x0", [b"X0"]), ("y", b"y0", [])]),
+        Joined([("x", b"x1", []), ("y", b"y1", [b"Y1", b"Y1'"])]),
+        b"a9",
+    ]
+    assert buffers == [[b"own"], [], [], []]
+    assert list(ids) == [(ADA, 7), (ADA, 0), (ADA, 1), (ADA, 9)]
+
+
+def test_of_items_of_several_parts_some_may_be_left_out() -> None:
+    core = serving()
+    hand(core, 1, span(1))
+    running = begin(core)
+    parts = [Part("x", [b"x0", b"x1"]), Part("y", [b"y0", b"y1"])]
+    hand(core, 2, Span(ADA, 5, 30_000, [b"", b""], parts=parts))
+    core.handle(FIRST, Skip(conn(1), 4, 0, EPOCH, 2, [(0, 1)]), [], 0.0)
+    answer(core, running, b"y")
+    items, *_ = begin(core).work()
+    assert items == [Joined([("x", b"x1", []), ("y", b"y1", [])])]
+
+
+def test_a_batch_of_plain_items_is_not_joined() -> None:
+    core = serving()
+    hand(core, 1, span(2))
+    assert not begin(core).joined

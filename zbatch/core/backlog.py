@@ -57,6 +57,11 @@ class Held:
     waiting: int = 0
     bucket: int = 0
     lane: Lane | None = None
+    flow: Any = None
+    """The way through a pipeline that these are on, see ``pipeline.py``; None: they are on none."""
+    stage: int = 0
+    parts: Sequence[tuple[str, Sequence[Any], Sequence[Sequence[Any]] | None]] | None = None
+    """Where stages meet: of each a name, and items and buffers; ``items`` are empty then."""
 
     def due(self, now: float) -> list[Range]:
         """Return the positions whose deadline has passed."""
@@ -269,6 +274,7 @@ class Backlog:
         if not held.open:
             held.items = ()
             held.buffers = None
+            held.parts = None
         return ended
 
     def _take_turn(self, lane: Lane, taken: _Taken) -> None:

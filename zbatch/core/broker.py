@@ -316,8 +316,13 @@ class BrokerCore:
         client = self.ledger.clients.get(link.life) if link.role == "client" else None
         if client is None or not client.items:
             return []
-        waiting = {held.topic for held in client.groups()}
-        return sorted(name for name in waiting if not len(self.topics.all[name].roster))[:64]
+        unserved = set()
+        for held in client.groups():
+            # A pipeline is served where all the stages are that lie before it.
+            ahead = [held.topic] if held.flow is None else held.flow.topics_from(held.stage)
+            if not all(len(self.topics.all[topic].roster) for topic in ahead):
+                unserved.add(held.topic if held.flow is None else held.flow.name)
+        return sorted(unserved)[:64]
 
     def _taken(self) -> list[Send]:
         if not self._out:

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from zbatch.core.actions import Send
-from zbatch.messages import Fault
+from zbatch.messages import Fault, Route
 
 
 class Call:
@@ -84,6 +84,8 @@ class Sent:
     buffers: Sequence[Sequence[Any]] | None = None
     costs: list[float] | None = None
     whole: bool = False
+    route: Route | None = None
+    """The pipeline to go through; ``topic`` is its name then."""
     base: int = 0
     open: int = 0
     size: int = 0

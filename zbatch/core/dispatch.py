@@ -27,6 +27,7 @@ from zbatch.messages import (
     Children,
     Done,
     Fault,
+    Part,
     Progress,
     Ready,
     Recall,
@@ -313,8 +314,11 @@ class Dispatcher:
                 # The earliest of the group may be over already; what is left of the others is not.
                 later = [max(0, left + int(one * 1000)) for one in held.later[span.start : span.stop]]
                 left = 0
+            parts = None if held.parts is None else _parts(span, frames)
             spans.append(
-                WireSpan(held.owner.link.origin, held.base + span.start, max(0, left), items, counts, later)
+                WireSpan(
+                    held.owner.link.origin, held.base + span.start, max(0, left), items, counts, later, parts
+                )
             )
         link = handed.worker.link
         key = handed.spans[0].held.key
@@ -572,6 +576,20 @@ class Dispatcher:
     def _overdue(self, handed: Handed) -> float:
         assert handed.began is not None
         return handed.began + handed.worker.lease + BACKSTOP_BEATS * self._timing.beat
+
+
+def _parts(span: Span, frames: list[Any]) -> list[Part]:
+    """Return what several stages made of a span's items; the buffers are put behind ``frames``."""
+    parts = []
+    for name, items, buffers in span.held.parts or ():
+        counts = None
+        if buffers is not None:
+            own = buffers[span.start : span.stop]
+            counts = [len(one) for one in own]
+            for one in own:
+                frames += one
+        parts.append(Part(name, list(items[span.start : span.stop]), counts))
+    return parts
 
 
 def _number(handed: Handed) -> int:

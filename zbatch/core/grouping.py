@@ -28,14 +28,18 @@ def groups_of(mark: tuple[Any, ...], calls: list[Call], now: float, measure: Mea
         return
     first = calls[0]
     topic, key, priority = mark[:3]
+    route = None
+    if type(topic) is not str:
+        topic, route = topic.name, topic.route
     if first.items is not None:
         costs = list(first.costs) if first.costs is not None else None
         sent = Sent(topic, key, priority, [first], first.items, first.deadline, now)
-        sent.buffers, sent.costs, sent.whole = first.buffers, costs, True
+        sent.buffers, sent.costs, sent.whole, sent.route = first.buffers, costs, True, route
         yield sent
         return
     for part in _parts(calls, measure):
         sent = Sent(topic, key, priority, part, list(map(_ITEM, part)), first.deadline, now)
+        sent.route = route
         deadlines = list(map(_DEADLINE, part))
         if deadlines.count(deadlines[0]) != len(deadlines):
             sent.deadlines = deadlines
@@ -99,4 +103,5 @@ def for_the_wire(sent: Sent, start: int, stop: int, now: float, frames: list[Any
         sent.whole and not again,
         again,
         later,
+        sent.route,
     )

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from msgspec import structs
+
 from zbatch.config import BrokerCoreSettings
 from zbatch.core import intervals
 from zbatch.core.actions import Send
@@ -17,17 +19,21 @@ from zbatch.core.clients import Client
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.intervals import Range
 from zbatch.core.links import Link
+from zbatch.core.pipeline import Flow, Plan, Reader, plan_of
 from zbatch.core.session import announce
-from zbatch.core.sizes import Measure, messages_of, size_of
+from zbatch.core.sizes import Buffers, Measure, messages_of, size_of
 from zbatch.core.topics import Topic, Topics
 from zbatch.errors import BY_CODE, UnknownTopic, ZbatchError, to_fault
-from zbatch.messages import Fault, Group, Refusal, Refused, Request, Result, Results
+from zbatch.messages import Fault, Group, Refusal, Refused, Request, Result, Results, Route, Stage
 
 LONGEST = 7 * 86_400.0
 """No deadline is further away than a week: a typing error must not hold memory for years."""
 
 RANGES = 4_096
 """Ranges that one message may carry."""
+
+LONGEST_TEXT = 65_536
+"""Characters of an error's text."""
 
 DRAINING = Fault("draining", "this broker is leaving; the request was not run", retry_after_ms=500)
 """No outcome: a client keeps the request and asks again, elsewhere or later."""
@@ -60,6 +66,7 @@ class Ledger:
         self._measure = measure
         self._deadlines: Deadlines[Held] = Deadlines()
         self._owed: dict[bytes, Client] = {}
+        self._pipelines = settings.pipelines
 
     # --- coming in ---------------------------------------------------------------------------------
 
@@ -104,17 +111,18 @@ class Ledger:
         now: float,
     ) -> None:
         start, stop = part
+        route = group.route or self._pipelines.get(group.topic)
+        if route is not None:
+            self._admit_flow(client, route, group, buffers, part, now)
+            return
         try:
             topic = self._topics.open(group.topic)
         except UnknownTopic as unknown:
             self._turn_away(client, None, (group.base + start, group.base + stop), to_fault(unknown))
             return
-        if self._draining:
-            self._turn_away(client, topic, (group.base + start, group.base + stop), DRAINING)
-            return
-        if group.deadline_ms == 0:
-            late = Fault("deadline_exceeded", "the deadline had passed when the request arrived")
-            self._turn_away(client, topic, (group.base + start, group.base + stop), late)
+        fault = self._not_now(group)
+        if fault is not None:
+            self._turn_away(client, topic, (group.base + start, group.base + stop), fault)
             return
         at_once = topic.roster.items_at_once
         soonest = min(group.deadline_ms / 1000, self._longest) * at_once
@@ -132,6 +140,13 @@ class Ledger:
             self._turn_away(client, topic, (group.base + start, group.base + stop), fault)
         else:
             self._admit_some(client, topic, group, buffers, part, now)
+
+    def _not_now(self, group: Group) -> Fault | None:
+        if self._draining:
+            return DRAINING
+        if group.deadline_ms == 0:
+            return Fault("deadline_exceeded", "the deadline had passed when the request arrived")
+        return None
 
     def _admit_some(
         self,
@@ -206,26 +221,33 @@ class Ledger:
             again=group.again,
             later=[ms / 1000 for ms in later] if later is not None else None,
         )
+        client.items += held.open
+        self._weigh(client, topic, held.size)
+        self._queue(client, topic, held, now)
+
+    def _queue(self, client: Client, topic: Topic, held: Held, now: float) -> None:
         held.bucket = self._deadlines.add(held.deadline, held)
         client.hold(held)
         count = held.open
-        client.items += count
-        client.size += held.size
         topic.items += count
-        topic.size += held.size
-        self.size += held.size
         topic.tally.items += count
         topic.tally.size += held.size
         topic.asked(client.principal, now)
         topic.backlog.push(Span(held, 0, count))
         self._topics.touch(topic)
 
+    def _weigh(self, client: Client, topic: Topic, size: int) -> None:
+        """Count bytes that a client has in a topic now, or (less than none) has there no more."""
+        client.size += size
+        topic.size += size
+        self.size += size
+
     def _fits(self, client: Client, topic: Topic, items: int, size: int) -> bool:
         """Return whether no bound would be passed with so many more items of so many bytes."""
         limits = self._limits
         return (
             client.items + items <= limits.client_items
-            and topic.items + items <= limits.topic_items
+            and topic.items + topic.coming + items <= limits.topic_items
             and client.size + size <= limits.client_bytes
             and topic.size + size <= limits.topic_bytes
             and self.size + size <= limits.broker_bytes
@@ -273,6 +295,249 @@ class Ledger:
             retry_after_ms=int(seconds * 1000),
         )
 
+    # --- pipelines ---------------------------------------------------------------------------------
+
+    def _admit_flow(
+        self,
+        client: Client,
+        route: Route,
+        group: Group,
+        buffers: list[Sequence[Any]] | None,
+        part: Range,
+        now: float,
+    ) -> None:
+        """Admit what goes through several topics, or refuse it: now, for all of its way."""
+        start, stop = part
+        ids = (group.base + start, group.base + stop)
+        try:
+            plan = plan_of(route)
+            topics = self._topics.open_all(stage.topic for stage in route)
+        except ValueError as wrong:
+            self._turn_away(client, None, ids, Fault("bad_request", f"this is no pipeline: {wrong}"))
+            return
+        except UnknownTopic as unknown:
+            self._turn_away(client, None, ids, to_fault(unknown))
+            return
+        fault = self._not_now(group) or self._flows_in_vain(client, topics, group)
+        if fault is not None:
+            self._turn_away(client, topics[0], ids, fault)
+            return
+        size = self._size(group, buffers, part)
+        tight = self._too_tight(client, plan, topics, stop - start, size)
+        if tight is None:
+            self._enter_flow(client, plan, topics, group, buffers, part, now)
+        elif group.whole or stop - start == 1:
+            fault = self._too_large(stop - start, size) or self._overloaded(tight, now)
+            self._turn_away(client, tight, ids, fault)
+        else:
+            for at in range(start, stop):
+                self._admit_flow(client, route, group, buffers, (at, at + 1), now)
+
+    def _flows_in_vain(self, client: Client, topics: list[Topic], group: Group) -> Fault | None:
+        """Return why a request would wait in vain in some stage, however soon it came there."""
+        found = (self._waits_in_vain(client, topic, group) for topic in dict.fromkeys(topics))
+        return next((fault for fault in found if fault is not None), None)
+
+    def _too_tight(
+        self, client: Client, plan: Plan, topics: list[Topic], items: int, size: int
+    ) -> Topic | None:
+        """Return a topic whose bounds, or its client's, would be passed with so many more items on this way.
+
+        Each stage keeps a place for each item.  What the later ones will weigh is not known yet: for their
+        bytes see :meth:`_heavy`.
+        """
+        limits = self._limits
+        firsts = [topics[reader.stage] for reader in plan.readers[0]]
+        weight = size * len(firsts)
+        if (
+            client.items + items > limits.client_items
+            or client.size + weight > limits.client_bytes
+            or self.size + weight > limits.broker_bytes
+        ):
+            return topics[0]
+        for topic in topics:
+            if (
+                topic.items + topic.coming + items * topics.count(topic) > limits.topic_items
+                or topic.size + size * firsts.count(topic) > limits.topic_bytes
+            ):
+                return topic
+        return None
+
+    def _enter_flow(
+        self,
+        client: Client,
+        plan: Plan,
+        topics: list[Topic],
+        group: Group,
+        buffers: list[Sequence[Any]] | None,
+        part: Range,
+        now: float,
+    ) -> None:
+        start, stop = part
+        flow = Flow(
+            plan,
+            client,
+            group.topic,
+            group.base + start,
+            stop - start,
+            deadline=now + min(group.deadline_ms / 1000, LONGEST),
+            arrived=now,
+            later=[ms / 1000 for ms in group.later_ms[start:stop]] if group.later_ms is not None else None,
+            priority=group.priority,
+            key=group.key,
+            costs=group.costs[start:stop] if group.costs is not None else None,
+            again=group.again,
+        )
+        client.items += stop - start
+        for topic in topics:
+            topic.coming += stop - start
+        self._hand_on(
+            flow, 0, 0, group.items[start:stop], None if buffers is None else buffers[start:stop], now
+        )
+
+    def _hand_on(
+        self, flow: Flow, source: int, start: int, items: Sequence[Any], buffers: Buffers, now: float
+    ) -> None:
+        """Give what the request or a stage has made of some items to every stage that reads it."""
+        for reader in flow.plan.readers[source]:
+            for first, last in flow.awaited(reader.stage, start, start + len(items)):
+                here = slice(first - start, last - start)
+                own = None if buffers is None else buffers[here]
+                self._give(flow, reader, first, items[here], own, now)
+
+    def _give(
+        self, flow: Flow, reader: Reader, start: int, items: Sequence[Any], buffers: Buffers, now: float
+    ) -> None:
+        client: Client = flow.owner
+        stage = flow.plan.route[reader.stage]
+        topic = self._topics.all[stage.topic]
+        size = self._measure(items, buffers)
+        heavy = self._heavy(client, topic, size, now)
+        if heavy is not None and len(items) > 1:
+            for at in range(len(items)):
+                own = None if buffers is None else buffers[at : at + 1]
+                self._give(flow, reader, start + at, items[at : at + 1], own, now)
+            return
+        if heavy is not None:
+            self._fail_flow(flow, (start, start + 1), stage, heavy)
+            return
+        self._weigh(client, topic, size)
+        if not flow.plan.joins(reader.stage):
+            self._enter_stage(flow, reader.stage, start, items, buffers, size, now)
+            return
+        sizes = [
+            self._measure(items[at : at + 1], buffers and buffers[at : at + 1]) for at in range(len(items))
+        ]
+        for met in flow.meet(reader, start, items, buffers, sizes, self._limits.message_bytes):
+            if met.fault is not None:
+                self._weigh(client, topic, -met.size)
+                self._fail_flow(flow, (met.start, met.stop), stage, met.fault)
+                continue
+            empty = [b""] * (met.stop - met.start)
+            self._enter_stage(flow, reader.stage, met.start, empty, None, met.size, now, met.parts)
+
+    def _enter_stage(
+        self,
+        flow: Flow,
+        stage: int,
+        start: int,
+        items: Sequence[Any],
+        buffers: Buffers,
+        size: int,
+        now: float,
+        parts: Any = None,
+    ) -> None:
+        """Let items wait in a stage, in place of those that were kept for them."""
+        client: Client = flow.owner
+        stop = start + len(items)
+        topic = self._topics.all[flow.plan.route[stage].topic]
+        held = Held(
+            owner=client,
+            principal=client.principal,
+            topic=topic.name,
+            base=flow.base + start,
+            items=items,
+            buffers=None if buffers is None else list(buffers),
+            deadline=flow.deadline,
+            arrived=now,
+            priority=flow.priority,
+            key=flow.key,
+            costs=flow.costs[start:stop] if flow.costs is not None else None,
+            size=size,
+            again=flow.again,
+            later=flow.later[start:stop] if flow.later is not None else None,
+            flow=flow,
+            stage=stage,
+            parts=parts,
+        )
+        flow.entered[stage][start:stop] = b"\1" * len(items)
+        flow.live.append(held)
+        topic.coming -= len(items)
+        self._queue(client, topic, held, now)
+
+    def _heavy(self, client: Client, topic: Topic, size: int, now: float) -> Fault | None:
+        """Return why there is no room for what a stage has made: only now is it known how large that is."""
+        limits = self._limits
+        if (
+            client.size + size <= limits.client_bytes
+            and topic.size + size <= limits.topic_bytes
+            and self.size + size <= limits.broker_bytes
+        ):
+            return None
+        return self._too_large(1, size) or self._overloaded(topic, now)
+
+    def _advance(self, held: Held, part: Range, results: Results, frames: Sequence[Any], now: float) -> None:
+        """Hand on what a stage has made, as it came; what the last one makes is for the client."""
+        flow: Flow = held.flow
+        start = held.base + part[0] - flow.base
+        stop = start + part[1] - part[0]
+        flow.touched[start:stop] = b"\1" * (stop - start)
+        buffers: list[Sequence[Any]] | None = None
+        if results.buffers is not None:
+            buffers = []
+            place = 0
+            for count in results.buffers:
+                buffers.append(frames[place : place + count])
+                place += count
+        # First, for what it weighed makes room.
+        self._end(held, part)
+        self._hand_on(flow, held.stage + 1, start, results.outputs, buffers, now)
+
+    def _fail_flow(self, flow: Flow, part: Range, stage: Stage, fault: Fault) -> None:
+        """Owe a client an error, which came in a stage, for those of some items that have no outcome yet."""
+        start, stop = part
+        where = f"stage {stage.name!r}: "
+        told = structs.replace(fault, text=where + fault.text[: LONGEST_TEXT - len(where)])
+        failed = intervals.of(at for at in range(start, stop) if flow.open[at])
+        self._count(stage.topic, fault, intervals.count(failed))
+        for first, last in failed:
+            self._refuse(flow.owner, (flow.base + first, flow.base + last), told)
+        self._end_flow(flow, part)
+
+    def _end_flow(self, flow: Flow, part: Range) -> None:
+        """Let go of items wherever they are on their way: they have their outcome, or nobody wants one."""
+        start, stop = part
+        client: Client = flow.owner
+        client.items -= flow.open.count(1, start, stop)
+        flow.open[start:stop] = bytes(stop - start)
+        for held in list(flow.live):
+            away = flow.base - held.base
+            first, last = max(0, start + away), min(len(held.state), stop + away)
+            if first < last:
+                self._skip(held, first, last)
+                self._end(held, (first, last))
+        for stage, items, size in flow.let_go(start, stop):
+            topic = self._topics.all[stage.topic]
+            topic.coming -= items
+            self._weigh(client, topic, -size)
+
+    def _skip(self, held: Held, first: int, last: int) -> None:
+        """Have a worker told that nobody waits for items that it has not begun."""
+        if held.state.find(RUNNING, first, last) >= 0:
+            topic = self._topics.all[held.topic]
+            self.skippable[topic.name] = topic
+            self._topics.touch(topic)
+
     # --- going out ---------------------------------------------------------------------------------
 
     def answer(
@@ -285,37 +550,51 @@ class Ledger:
     ) -> None:
         """Owe a client the outputs of some items."""
         client: Client = held.owner
-        client.results.append(results)
-        if frames:
-            client.frames += frames
-        self._owed[client.link.life] = client
         tally = self._topics.all[held.topic].tally
         count = part[1] - part[0]
         tally.latency.record(now - held.arrived, count)
         tally.answered += count
         tally.rate.add(count, now)
+        flow: Flow | None = held.flow
+        if flow is not None and held.stage < flow.plan.last:
+            self._advance(held, part, results, frames, now)
+            return
+        client.results.append(results)
+        if frames:
+            client.frames += frames
+        self._owed[client.link.life] = client
         self._end(held, part)
+        if flow is not None:
+            self._end_flow(flow, _within(held, part))
 
     def fail(self, held: Held, part: Range, fault: Fault) -> None:
         """Owe a client an error for those of some items that have no outcome yet."""
         open_parts = runs(held, RUNNING, *part) + runs(held, WAITING, *part)
         if not open_parts:
             return
-        tally = self._topics.all[held.topic].tally
-        # A code is a worker's to say, what is counted is not: codes without a class are one.
-        code = fault.code if fault.code in BY_CODE else ZbatchError.code
-        tally.errors[code] = tally.errors.get(code, 0) + intervals.count(open_parts)
+        flow: Flow | None = held.flow
+        if flow is not None:
+            for one in open_parts:
+                self._fail_flow(flow, _within(held, one), flow.plan.route[held.stage], fault)
+            return
+        self._count(held.topic, fault, intervals.count(open_parts))
         for one in open_parts:
             self._refuse(held.owner, (held.base + one[0], held.base + one[1]), fault)
             self._end(held, one)
 
+    def _count(self, topic: str, fault: Fault, items: int) -> None:
+        errors = self._topics.all[topic].tally.errors
+        # A code is a worker's to say, what is counted is not: codes without a class are one.
+        code = fault.code if fault.code in BY_CODE else ZbatchError.code
+        errors[code] = errors.get(code, 0) + items
+
     def drop(self, client: Client, ids: Range) -> None:
         """Forget ids without an outcome: their client does not want one."""
         for held, first, last in client.find(*ids):
-            if held.state.find(RUNNING, first, last) >= 0:
-                topic = self._topics.all[held.topic]
-                self.skippable[topic.name] = topic
-                self._topics.touch(topic)
+            if held.flow is not None:
+                self._end_flow(held.flow, _within(held, (first, last)))
+                continue
+            self._skip(held, first, last)
             self._end(held, (first, last))
 
     def give_back(self, client: Client, ids: Range) -> None:
@@ -324,18 +603,26 @@ class Ledger:
         What waits to be run apart stays: elsewhere nobody would know what it is suspected of.
         """
         for held, first, last in client.find(*ids):
-            for start, stop in runs(held, WAITING, first, last):
-                self._refuse(client, (held.base + start, held.base + stop), GIVEN_BACK)
-                self._end(held, (start, stop))
+            self._hand_over(client, held, runs(held, WAITING, first, last), GIVEN_BACK)
 
     def hand_back(self) -> None:
         """Take nothing new, and hand back what has not been given to a worker."""
         self._draining = True
         for client in list(self.clients.values()):
             for held in client.groups():
-                for start, stop in runs(held, WAITING):
-                    self._refuse(client, (held.base + start, held.base + stop), DRAINING)
-                    self._end(held, (start, stop))
+                self._hand_over(client, held, runs(held, WAITING), DRAINING)
+
+    def _hand_over(self, client: Client, held: Held, parts: list[Range], fault: Fault) -> None:
+        """Refuse what waits; of a pipeline only what no stage has begun, the rest goes on here to its end."""
+        flow: Flow | None = held.flow
+        for start, stop in parts:
+            if flow is None:
+                self._refuse(client, (held.base + start, held.base + stop), fault)
+                self._end(held, (start, stop))
+                continue
+            for first, last in flow.untouched(*_within(held, (start, stop))):
+                self._refuse(client, (flow.base + first, flow.base + last), fault)
+                self._end_flow(flow, (first, last))
 
     def forget(self, client: Client) -> None:
         """Forget a client, and what of its items waits."""
@@ -420,13 +707,20 @@ class Ledger:
         if not ended:
             return
         client: Client = held.owner
-        client.items -= ended
+        if held.flow is None:
+            client.items -= ended
         topic.items -= ended
         if topic.apart:
             self._topics.touch(topic)
         if not held.open:
-            client.size -= held.size
-            topic.size -= held.size
-            self.size -= held.size
+            self._weigh(client, topic, -held.size)
             self._deadlines.discard(held.bucket, held)
             client.release(held)
+            if held.flow is not None:
+                held.flow.live.remove(held)
+
+
+def _within(held: Held, part: Range) -> Range:
+    """Return some positions of a pipeline's group in one stage as those in its whole way."""
+    away = held.base - held.flow.base
+    return part[0] + away, part[1] + away

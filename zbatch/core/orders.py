@@ -52,13 +52,13 @@ class Orders:
             return Fault("bad_request", f"topic {name!r} is not known here")
         self._topics.drained.add(name)
         self._ending.add(name)
-        return f"topic {name!r} takes no new requests; {topic.items} items are to be finished"
+        return f"topic {name!r} takes no new requests; {topic.items + topic.coming} items are to be finished"
 
     def tick(self) -> None:
         """Let the workers of drained topics leave once nothing is left for them."""
         for name in list(self._ending):
             topic = self._topics.all.get(name)
-            if topic is None or not topic.items:
+            if topic is None or not (topic.items or topic.coming):
                 self._ending.discard(name)
                 self._leave([link for link in self._supervisors() if self._serves(link, name)])
 

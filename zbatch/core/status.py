@@ -10,7 +10,7 @@ import msgspec
 
 from zbatch.core.roster import Worker
 from zbatch.core.topics import Topic
-from zbatch.messages import Facts
+from zbatch.messages import Facts, Route
 
 if TYPE_CHECKING:
     from zbatch.core.broker import BrokerCore
@@ -37,6 +37,7 @@ def snapshot(core: BrokerCore, now: float) -> bytes:
         "epoch": core.epoch.hex(),
         "uptime_s": round(now - core.started, 3) if core.started is not None else 0.0,
         "topics": {name: _topic(core, topic, now, room) for name, topic in core.topics.all.items()},
+        "pipelines": {name: _pipeline(core, route) for name, route in core.settings.pipelines.items()},
         "workers": [_worker(core, worker) for worker in workers],
         "processes": [
             {
@@ -76,6 +77,7 @@ def _topic(core: BrokerCore, topic: Topic, now: float, room: _Room) -> dict[str,
     return {
         "waiting": topic.backlog.items,
         "unfinished": topic.items,
+        "coming": topic.coming,
         "unfinished_bytes": topic.size,
         "oldest_age_s": round(now - oldest, 3) if oldest is not None else None,
         "running": topic.running,
@@ -125,6 +127,14 @@ def _json(raw: bytes) -> msgspec.Raw | None:
         if not parts:
             return msgspec.Raw(raw)
     return None
+
+
+def _pipeline(core: BrokerCore, route: Route) -> dict[str, Any]:
+    topics = (core.topics.all.get(stage.topic) for stage in route)
+    return {
+        "stages": [{"name": stage.name, "topic": stage.topic} for stage in route],
+        "ready": all(topic is not None and len(topic.roster) > 0 for topic in topics),
+    }
 
 
 def _milliseconds(histogram: Any) -> dict[str, float | None]:

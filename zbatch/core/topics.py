@@ -7,7 +7,7 @@ decided in ``ledger.py`` and ``dispatch.py``; order, closing, picking and retryi
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -84,6 +84,8 @@ class Topic:
     apart_running: Handed | None = None
     items: int = 0
     """Items without an outcome, running ones included: bounds count everything that is not finished."""
+    coming: int = 0
+    """Items of pipelines that are still in an earlier stage: their places here are kept for them."""
     size: int = 0
     running: int = 0
     served: float | None = None
@@ -99,7 +101,7 @@ class Topic:
     @property
     def is_empty(self) -> bool:
         """Whether nothing but figures would be lost with this topic."""
-        return not self.items and not len(self.roster)
+        return not self.items and not self.coming and not len(self.roster)
 
     def learned(self, seconds: float) -> None:
         """Learn how long a batch ran."""
@@ -229,6 +231,18 @@ class Topics:
                 )
         topic = self.all[name] = Topic(name, POLICIES[self._settings.batching]())
         return topic
+
+    def open_all(self, names: Iterable[str]) -> list[Topic]:
+        """Return several topics as :meth:`open` does; none of them is let go for the sake of another."""
+        opened: list[Topic] = []
+        try:
+            for name in names:
+                opened.append(self.open(name))
+                opened[-1].coming += 1
+        finally:
+            for topic in opened:
+                topic.coming -= 1
+        return opened
 
     def served(self, most: int) -> list[str]:
         """Return topics that have a worker now."""

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from zbatch.config import Timing
 from zbatch.core import intervals
 from zbatch.core.actions import Send
+from zbatch.core.pipeline import Joined
 from zbatch.core.session import Mint, Session
 from zbatch.core.sizes import Answer, Measure, size_of
 from zbatch.messages import (
@@ -31,6 +32,7 @@ from zbatch.messages import (
     Recall,
     Returned,
     Skip,
+    Span,
     Welcome,
     Who,
 )
@@ -86,6 +88,8 @@ class Job:
     arrived: float
     items: list[Any]
     buffers: list[Sequence[Any]] | None
+    joined: bool = False
+    """Whether some items are put together from several parts, see ``pipeline.py``."""
     skipped: set[int] = field(default_factory=set)
     dropped: list[tuple[int, Fault]] = field(default_factory=list)
     """Positions left out when the batch began."""
@@ -311,14 +315,17 @@ class WorkerCore:
             for span in batch.spans:
                 items += span.items
         buffers: list[Sequence[Any]] | None = None
-        if frames:
+        joined = any(span.parts is not None for span in batch.spans)
+        if joined:
+            items, buffers = _put_together(batch.spans, frames)
+        elif frames:
             buffers = []
             place = 0
             for span in batch.spans:
                 for own in span.buffers or [0] * len(span.items):
                     buffers.append(frames[place : place + own])
                     place += own
-        self._queue.append(Job(session, batch, now, items, buffers))
+        self._queue.append(Job(session, batch, now, items, buffers, joined))
         return []
 
     def _on_skip(self, session: Session, skip: Skip) -> None:
@@ -455,6 +462,34 @@ class WorkerCore:
         if self.running is not None and self.running.session is session:
             jobs.append(self.running)
         return intervals.of(job.number for job in jobs if job.epoch == session.epoch)
+
+
+def _put_together(spans: Sequence[Span], frames: Sequence[Any]) -> tuple[list[Any], list[Sequence[Any]]]:
+    """Return the items of a batch, some of which are joined from several parts, and their buffers."""
+    items: list[Any] = []
+    buffers: list[Sequence[Any]] = []
+    place = 0
+
+    def taken(count: int) -> Sequence[Any]:
+        nonlocal place
+        place += count
+        return frames[place - count : place]
+
+    for span in spans:
+        own = [taken(count) for count in span.buffers or [0] * len(span.items)]
+        buffers += own
+        if span.parts is None:
+            items += span.items
+            continue
+        columns = [
+            [
+                (part.name, item, taken(count))
+                for item, count in zip(part.items, part.buffers or [0] * len(part.items), strict=True)
+            ]
+            for part in span.parts
+        ]
+        items += [Joined(list(parts)) for parts in zip(*columns, strict=True)]
+    return items, buffers
 
 
 def _with_gaps(
