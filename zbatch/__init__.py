@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from zbatch.forever import run_zbatch_workers_forever
     from zbatch.futures import Future
     from zbatch.model import Context, ManagedModel, Model
+    from zbatch.pipelines import pipeline
     from zbatch.runner import current_batch, progress
     from zbatch.streamer import Streamer, ThreadedStreamer, ZStreamer
 
@@ -78,6 +79,7 @@ __all__ = [
     "__version__",
     "current_batch",
     "local",
+    "pipeline",
     "progress",
     "run_zbatch_workers_forever",
 ]
@@ -90,6 +92,7 @@ _HOMES = {
     "Context": "model",
     "ManagedModel": "model",
     "Model": "model",
+    "pipeline": "pipelines",
     "current_batch": "runner",
     "progress": "runner",
     "Streamer": "streamer",

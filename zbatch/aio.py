@@ -31,6 +31,7 @@ from zbatch.errors import BrokerUnreachable, ClientClosed, ZbatchError, from_fau
 from zbatch.futures import undecodable, unpack
 from zbatch.lines import Askers, Lines, broken_down, new_core, no_status, not_opened
 from zbatch.messages import Fault
+from zbatch.pipelines import Pipeline
 from zbatch.security import Keys, where_asked
 from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
 
@@ -99,7 +100,7 @@ class AsyncZClient(Generic[In, Out]):
         self,
         endpoint: str | Sequence[str] | None = None,
         *,
-        topic: str = "default",
+        topic: str | Pipeline = "default",
         timeout: float = 30.0,
         keys: str | os.PathLike[str] | None = None,
         retry: bool = False,
@@ -117,7 +118,7 @@ class AsyncZClient(Generic[In, Out]):
         self,
         items: Iterable[In],
         *,
-        topic: str | None = None,
+        topic: str | Pipeline | None = None,
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",
@@ -139,7 +140,7 @@ class AsyncZClient(Generic[In, Out]):
         self,
         item: In,
         *,
-        topic: str | None = None,
+        topic: str | Pipeline | None = None,
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",
@@ -155,7 +156,7 @@ class AsyncZClient(Generic[In, Out]):
         self,
         items: Iterable[In],
         *,
-        topic: str | None = None,
+        topic: str | Pipeline | None = None,
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",
@@ -194,7 +195,7 @@ class AsyncZClient(Generic[In, Out]):
         items: Iterable[In],
         *,
         window: int = WINDOW,
-        topic: str | None = None,
+        topic: str | Pipeline | None = None,
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",

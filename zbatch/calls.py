@@ -18,6 +18,7 @@ from zbatch import notation, payload
 from zbatch.core.calls import Call
 from zbatch.errors import BadRequest, ClientClosed
 from zbatch.futures import Future, Line
+from zbatch.pipelines import Pipeline
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -46,7 +47,7 @@ Encode = Callable[..., tuple[Any, Sequence[Any]]]
 class Ask(TypedDict):
     """What a caller asks for beside the items, said out loud."""
 
-    topic: str | None
+    topic: str | Pipeline | None
     timeout: float | None
     priority: int
     key: str
@@ -58,14 +59,15 @@ class Asking:
 
     def __init__(
         self,
-        topic: str,
+        topic: str | Pipeline,
         timeout: float,
         *,
         encode: Encode = payload.encode,
     ) -> None:
-        self.topic = notation.topic(topic)
+        self.topic = topic if isinstance(topic, Pipeline) else notation.topic(topic)
         self.timeout = _checked_timeout(timeout)
         self._encode = encode
+        self._topics = {topic}
         self._grid = _grid(self.timeout)
         self._mark = _mark(self.topic)
         self._marks = {self.topic: self._mark}
@@ -86,7 +88,7 @@ class Asking:
         items: Sequence[Any],
         now: float,
         *,
-        topic: str | None = None,
+        topic: str | Pipeline | None = None,
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",
@@ -128,6 +130,9 @@ class Asking:
         """Return the mark of calls for a topic; raises :class:`BadRequest` for what names none."""
         if type(topic) is str and topic in self._marks:
             return self._marks[topic]
+    def _admit_topic(self, topic: str | Pipeline) -> None:
+        if isinstance(topic, Pipeline):
+            return
         try:
             mark = _mark(notation.topic(topic))
         except (TypeError, ValueError) as error:
@@ -186,7 +191,7 @@ class Caller(Generic[In, Out]):
         self,
         items: Iterable[In],
         *,
-        topic: str | None = None,
+        topic: str | Pipeline | None = None,
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",
@@ -213,7 +218,7 @@ class Caller(Generic[In, Out]):
         self,
         item: In,
         *,
-        topic: str | None = None,
+        topic: str | Pipeline | None = None,
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",
@@ -226,7 +231,7 @@ class Caller(Generic[In, Out]):
         self,
         items: Iterable[In],
         *,
-        topic: str | None = None,
+        topic: str | Pipeline | None = None,
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",
@@ -269,7 +274,7 @@ class Caller(Generic[In, Out]):
         items: Iterable[In],
         *,
         window: int = WINDOW,
-        topic: str | None = None,
+        topic: str | Pipeline | None = None,
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",
@@ -315,7 +320,7 @@ def _grid(seconds: float) -> float:
     return math.ldexp(1.0, max(math.frexp(seconds)[1] - GRID_BITS, -60))
 
 
-def _mark(topic: str, key: str = "", priority: int = 0, *shape: bool) -> tuple[Any, ...]:
+def _mark(topic: str | Pipeline, key: str = "", priority: int = 0, *shape: bool) -> tuple[Any, ...]:
     """Return what calls of one item must share to travel together."""
     return (topic, key, priority, *(shape or (True, True)))
 

@@ -14,6 +14,7 @@ from zbatch import payload
 from zbatch.calls import Asking, Caller, encode_copied
 from zbatch.config import Timing, client_endpoints, keys_folder
 from zbatch.connection import Connection
+from zbatch.pipelines import Pipeline
 from zbatch.security import where_asked
 
 In = TypeVar("In")
@@ -43,7 +44,7 @@ class ZClient(Caller[In, Out]):
         self,
         endpoint: str | Sequence[str] | None = None,
         *,
-        topic: str = "default",
+        topic: str | Pipeline = "default",
         timeout: float = 30.0,
         keys: str | os.PathLike[str] | None = None,
         retry: bool = False,
