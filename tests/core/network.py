@@ -1,9 +1,9 @@
 """A whole cluster in memory: real brains, a network that loses what is in a broken connection, its own clock.
 
 Messages of one connection stay in order, those of different ones overtake each other as the test wants.
-Every message goes through the wire format, its buffers beside it.  The model answers ``y`` and the item,
-and each of its buffers likewise; an item that begins with ``!`` ends the process that runs it, one that
-begins with ``?`` fails.
+Every message goes through the wire format, its buffers beside it.  What the model answers is said in
+``models_of_bytes.py``; an item that begins with ``!`` ends the process that runs it, one that begins with
+``?`` fails.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any
 
+from tests.models_of_bytes import Made, buffers_of, made, made_along, opened
 from zbatch import wire
 from zbatch.config import BrokerCoreSettings, Timing
 from zbatch.core.actions import Send
@@ -22,18 +23,16 @@ from zbatch.core.calls import Answered, Call, Failed, Finished
 from zbatch.core.client import ClientCore
 from zbatch.core.supervisor import SupervisorCore
 from zbatch.core.worker import Job, Offer, WorkerCore
-from zbatch.messages import Child, Fault
+from zbatch.messages import Child, Fault, Route
+from zbatch.pipelines import Pipeline, pipeline
 
 BROKER = b"\0"
-TOPIC = "bert"
+TOPIC, OTHER = "bert", "clip"
+LINE = pipeline(TOPIC, OTHER, TOPIC)
+BRANCHES = pipeline({"left": TOPIC, "right": OTHER, "item": []}, TOPIC)
 
 Parcel = tuple[bytes, list[Any]]
 """What travels: an envelope and its buffers."""
-
-
-def buffers_of(item: bytes) -> list[bytes]:
-    """Return the buffers of an item that travels with some: none, one or two, each its own."""
-    return [b"%s/%d" % (item, at) for at in range(len(item) % 3)]
 
 
 @dataclass(eq=False)
@@ -56,16 +55,14 @@ class Asked:
     rich: bool
     """Whether its items have buffers."""
     deadline: float
+    route: Route | None = None
     outcomes: list[Any] = field(default_factory=list)
     """A code, or one an item: its output and that one's buffers, or a code."""
     cancelled: bool = False
 
     def own(self) -> list[Any]:
         """Return what the model makes of the items."""
-        return [
-            (b"y" + item, [b"y" + one for one in buffers_of(item)] if self.rich else [])
-            for item in self.items
-        ]
+        return [made_along(self.route, item, buffers_of(item) if self.rich else []) for item in self.items]
 
 
 class Gone:
@@ -88,6 +85,7 @@ class Host:
     supervisor: Line
     worker: Line
     incarnation: bytes
+    offer: Offer
     job: Job | None = None
     begun: tuple[bytes, int] = (b"", 0)
     finished: int = 0
@@ -96,24 +94,31 @@ class Host:
 class Network:
     """Broker, clients and hosts, and what travels between them."""
 
-    def __init__(self, clients: int, hosts: int, settings: BrokerCoreSettings, offer: Offer) -> None:
+    def __init__(self, clients: int, hosts: int, settings: BrokerCoreSettings, *offers: Offer) -> None:
         self.now = 0.0
         self.settings = settings
-        self.offer = offer
-        self.begun: Counter[bytes] = Counter()
-        """How often each item began to run."""
+        self.begun: Counter[tuple[str, bytes]] = Counter()
+        """How often each item began to run in each topic."""
         self.lives = count(1)
         self.lines: dict[bytes, Line] = {}
         self.asked: list[Asked] = []
         self.calls: dict[Call, Asked] = {}
         self.broker = self._broker()
         self.clients = [self._line(b"F", self._client()) for _ in range(clients)]
-        self.hosts = [self._host() for _ in range(hosts)]
+        self.hosts = [self._host(offer) for offer in offers for _ in range(hosts)]
 
     # --- what the test does ------------------------------------------------------------------------
 
     def ask(
-        self, client: int, items: list[bytes], timeout: float, *, together: bool, rich: bool, key: str = ""
+        self,
+        client: int,
+        items: list[bytes],
+        timeout: float,
+        *,
+        together: bool,
+        rich: bool,
+        key: str = "",
+        pipe: Pipeline | None = None,
     ) -> None:
         """Let a client ask for items, as one call or as one call each."""
         core: ClientCore = self.clients[client].core
@@ -122,12 +127,12 @@ class Network:
             call.deadline = self.now + timeout
             call.buffers = [buffers_of(item) for item in part] if rich else None
             if together:
-                call.mark = (TOPIC, key, 0, call)
+                call.mark = (pipe or TOPIC, key, 0, call)
                 call.items, call.outputs, call.left = part, [None] * len(part), len(part)
             else:
-                call.mark = (TOPIC, key, 0, not rich, True)
+                call.mark = (pipe or TOPIC, key, 0, not rich, True)
                 call.item = part[0]
-            asked = Asked(call, part, rich, call.deadline)
+            asked = Asked(call, part, rich, call.deadline, pipe.route if pipe is not None else None)
             self.asked.append(asked)
             self.calls[call] = asked
             core.submit(call)
@@ -164,19 +169,21 @@ class Network:
             self._perform(host.worker, actions)
             if host.job is not None:
                 host.begun = (host.job.epoch, host.job.number)
-                self.begun.update(host.job.work()[0])
+                self.begun.update((host.offer.topic, item) for item, _ in self._seen(host.job))
             elif core.is_drained(self.now):
                 self._perform(host.worker, core.stop())
                 host.worker.core = Gone()
                 self._replace(host, 0, "left")
             return
-        items, buffers, *_ = host.job.work()
-        if any(item.startswith(b"!") for item in items):
+        seen = self._seen(host.job)
+        if any(item.startswith(b"!") for item, _ in seen):
             self.kill(which)
             return
-        errors = [(at, Fault("model_failed", "no")) for at, item in enumerate(items) if item[:1] == b"?"]
-        outputs = [b"" if item[:1] == b"?" else b"y" + item for item in items]
-        out = None if buffers is None else [[b"y" + bytes(one) for one in own] for own in buffers]
+        failed = [at for at, (item, _) in enumerate(seen) if item[:1] == b"?"]
+        errors = [(at, Fault("model_failed", "no")) for at in failed]
+        results = [(b"", []) if at in failed else made(*one) for at, one in enumerate(seen)]
+        outputs = [output for output, _ in results]
+        out = [own for _, own in results] if any(own for _, own in results) else None
         job, host.job = host.job, None
         host.finished = job.number
         self._perform(host.worker, core.finished(job, outputs, out, errors or None, 0.01))
@@ -290,9 +297,15 @@ class Network:
         self._perform(line, core.start(self.now))
         return line
 
-    def _host(self) -> Host:
-        supervisor = self._line(b"B", SupervisorCore(1, self._mint(16), self._mint, Timing(), TOPIC))
-        host = Host(supervisor, supervisor, b"")
+    def _seen(self, job: Job) -> list[Made]:
+        """Return what the model sees of a batch."""
+        items, buffers, *_ = job.work()
+        return [opened(item, buffers[at] if buffers else ()) for at, item in enumerate(items)]
+
+    def _host(self, offer: Offer) -> Host:
+        core = SupervisorCore(1, self._mint(16), self._mint, Timing(), offer.topic)
+        supervisor = self._line(b"B", core)
+        host = Host(supervisor, supervisor, b"", offer)
         self._start_worker(host)
         return host
 
@@ -309,4 +322,4 @@ class Network:
         child = Child(host.incarnation, True)
         self._perform(host.supervisor, host.supervisor.core.changed(child, self.now))
         host.worker = self._line(b"B", core)
-        self._perform(host.worker, core.ready(self.offer))
+        self._perform(host.worker, core.ready(host.offer))

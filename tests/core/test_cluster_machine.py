@@ -8,7 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from tests.core.network import TOPIC, Asked, Network
+from tests.core.network import BRANCHES, LINE, OTHER, TOPIC, Asked, Network
+from tests.models_of_bytes import mark_of
 from zbatch.config import BrokerCoreSettings, Limits
 from zbatch.core.broker import BrokerCore
 from zbatch.core.worker import Offer
@@ -20,7 +21,9 @@ LATE = 0.1
 
 HARMLESS = st.sampled_from([b"a", b"b", b"c"])
 ITEMS = st.lists(
-    st.one_of(HARMLESS, HARMLESS, HARMLESS, st.sampled_from([b"!", b"?"])), min_size=1, max_size=6
+    st.one_of(HARMLESS, HARMLESS, HARMLESS, st.sampled_from([b"!", b"?", b">!", b">?", b">"])),
+    min_size=1,
+    max_size=6,
 )
 ANY = st.integers(0, 1_000)
 ANYBODYS = {"deadline_exceeded", "no_workers", "broker_unreachable", "worker_lost", "overloaded"}
@@ -40,8 +43,9 @@ class ClusterMachine(RuleBasedStateMachine):
     )
     def start(self, batching: str, limits: Limits, idempotent: bool) -> None:
         settings = BrokerCoreSettings(batching=batching, limits=limits)
-        offer = Offer(TOPIC, batch_size=4, lease=5.0, idempotent=idempotent)
-        self.network = Network(CLIENTS, HOSTS, settings, offer)
+        offers = [Offer(one, batch_size=4, lease=5.0, idempotent=idempotent) for one in (TOPIC, OTHER)]
+        self.idempotent = idempotent
+        self.network = Network(CLIENTS, HOSTS, settings, *offers)
         self.owners: dict[int, int] = {}
 
     @rule(
@@ -51,6 +55,7 @@ class ClusterMachine(RuleBasedStateMachine):
         together=st.booleans(),
         rich=st.booleans(),
         key=st.sampled_from(["", "", "de"]),
+        pipe=st.sampled_from([None, None, LINE, BRANCHES]),
     )
     def ask(self, client: int, items: list[bytes], **how: Any) -> None:
         before = len(self.network.asked)
@@ -107,12 +112,14 @@ class ClusterMachine(RuleBasedStateMachine):
     @invariant()
     def bounds_hold(self) -> None:
         broker, limits = self.network.broker, self.network.settings.limits
-        assert all(topic.items <= limits.topic_items for topic in broker.topics.all.values())
+        topics = broker.topics.all.values()
+        assert all(topic.items + topic.coming <= limits.topic_items for topic in topics)
+        assert broker.ledger.size == sum(topic.size for topic in topics)
         assert all(client.items <= limits.client_items for client in broker.ledger.clients.values())
 
     @invariant()
     def what_must_not_run_twice_does_not(self) -> None:
-        assert self.network.offer.idempotent or max(self.network.begun.values(), default=0) <= 1
+        assert self.idempotent or max(self.network.begun.values(), default=0) <= 1
 
     @invariant()
     def each_is_in_time(self) -> None:
@@ -126,11 +133,14 @@ class ClusterMachine(RuleBasedStateMachine):
         enough = [one for one in network.asked if not is_over(one) and one.deadline >= network.now + HEALED]
         network.settle(HEALED)
         assert not [one.outcomes for one in enough if LATE_ERRORS.intersection(codes(one))]
+        before = len(network.asked)
         for client in range(CLIENTS):
-            network.ask(client, [b"z%d" % client], 60.0, together=False, rich=True)
+            for at, pipe in enumerate((None, LINE, BRANCHES)):
+                item = b"z%d.%d" % (client, at)
+                network.ask(client, [item], 60.0, together=False, rich=True, pipe=pipe)
         network.settle(1.0)
-        assert [one.outcomes for one in network.asked[-CLIENTS:]] == [
-            [one.own()] for one in network.asked[-CLIENTS:]
+        assert [one.outcomes for one in network.asked[before:]] == [
+            [one.own()] for one in network.asked[before:]
         ]
         network.settle(60.0)
         self.each_has_at_most_one_outcome_and_its_own()
@@ -140,18 +150,20 @@ class ClusterMachine(RuleBasedStateMachine):
         self._nothing_is_left(network.broker)
 
     def _nothing_is_left(self, broker: BrokerCore) -> None:
-        topic = broker.topics.all[TOPIC]
-        assert (topic.items, topic.size, topic.running, topic.backlog.items) == (0, 0, 0, 0)
-        assert (list(topic.apart), topic.apart_running) == ([], None)
-        assert (topic.roster.idle, len(topic.roster)) == (HOSTS, HOSTS)
+        for topic in broker.topics.all.values():
+            assert (topic.items, topic.coming, topic.size) == (0, 0, 0)
+            assert (topic.running, topic.backlog.items) == (0, 0)
+            assert (list(topic.apart), topic.apart_running) == ([], None)
+            assert (topic.roster.idle, len(topic.roster)) == (HOSTS, HOSTS)
+        assert broker.ledger.size == 0
         for client in broker.ledger.clients.values():
             assert (client.groups(), client.results, client.refusals) == ([], [], [])
             assert (client.items, client.size) == (0, 0)
-        assert [worker.holds for worker in broker.dispatcher.workers.values()] == [{}] * HOSTS
-        assert len(broker.dispatcher.children) == HOSTS
+        assert [worker.holds for worker in broker.dispatcher.workers.values()] == [{}] * (2 * HOSTS)
+        assert len(broker.dispatcher.children) == 2 * HOSTS
         # A client that was idle for long is forgotten; the others stay known.
         roles = sorted(link.role for link in broker.links.by_life.values() if link.role != "client")
-        assert roles == ["supervisor"] * HOSTS + ["worker"] * HOSTS
+        assert roles == ["supervisor"] * (2 * HOSTS) + ["worker"] * (2 * HOSTS)
         assert set(broker.links.by_peer.values()) == set(broker.links.by_life.values())
 
 
@@ -170,7 +182,9 @@ def is_own(asked: Asked, outcome: Any) -> bool:
     if isinstance(outcome, str):
         outcome = [outcome] * len(asked.items)
     return all(
-        one == own or one in ANYBODYS or (item[:1], one) in {(b"?", "model_failed"), (b"!", "poison_item")}
+        one == own
+        or one in ANYBODYS
+        or (mark_of(item), one) in {(b"?", "model_failed"), (b"!", "poison_item")}
         for item, own, one in zip(asked.items, asked.own(), outcome, strict=True)
     )
 

@@ -28,7 +28,7 @@ REMEMBERED = 256
 class Joined(NamedTuple):
     """An item that a worker puts together: a dict of what several stages made."""
 
-    parts: list[tuple[str, Any, Sequence[Any]]]
+    parts: Sequence[tuple[str, Any, Sequence[Any]]]
     """Name, payload and buffers of each."""
 
 
