@@ -41,3 +41,19 @@ class Obedient:
             KeyError("told to fail") if word == "fail" else item
             for word, item in zip(words, batch, strict=True)
         ]
+
+
+class Meeting:
+    """Says what came of each branch."""
+
+    def predict(self, batch: list[dict[str, Any]]) -> list[Any]:
+        """Return the names of the parts, and the sum of what is in them."""
+        return [["+".join(sorted(item)), float(sum(part.sum() for part in item.values()))] for item in batch]
+
+
+class Unquoting:
+    """Takes the quotes off words, so that they are orders for whoever gets them."""
+
+    def predict(self, batch: list[str]) -> list[str]:
+        """Return each word without quotes."""
+        return [word.strip("'") for word in batch]
