@@ -219,6 +219,26 @@ def test_stages_answer_over_http_as_the_direct_call(start: Start, line: str) -> 
     stop(serve)
 
 
+def test_photos_go_from_stage_to_stage(start: Start) -> None:
+    serve = start("zbatch serve --config examples/pipeline/photos.toml")
+    photos = f"{photo('china.jpg')} {photo('flower.jpg')}"
+    told = output_of(f"python examples/pipeline/ask.py {photos} {ROOT}/README.md", in_readme=False)
+    palace, daisy, wrong = told.splitlines()
+    assert re.fullmatch(r"china.jpg: palace \(\d+%\)", palace)
+    assert re.fullmatch(r"flower.jpg: daisy \(\d+%\)", daisy)
+    assert wrong == "README.md: ValueError: stage 'decode': wanted a JPEG or another photo"
+    direct = ImageClassifier()
+    direct.setup(Context())
+    files = [photo("china.jpg").read_bytes(), photo("flower.jpg").read_bytes()]
+    labels = direct.predict([pixels(BytesIO(one)) for one in files])
+    with ZClient[Any, Any]("tcp://127.0.0.1:7000", topic="labels", timeout=PATIENCE) as client:
+        for answer in [client.submit(files) for _ in range(16)]:
+            assert same(answer.result(), labels)
+        topics = client.status()["topics"]
+    assert topics["decode"]["answered"] == topics["images"]["answered"] + 1 == 35
+    stop(serve)
+
+
 def test_futures_come_to_a_table() -> None:
     printed = output_of("python examples/future_example.py --simulated", in_readme=False)
     header, _, *rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in printed.splitlines()]
