@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.models_of_bytes import buffers_of
 from tests.simulator.network import Dealer, Parcel, Router
 from tests.simulator.processes import Process
 from tests.simulator.world import World
@@ -15,7 +16,8 @@ from zbatch.core.actions import Send
 from zbatch.core.calls import Action, Answered, Call, Failed, Finished
 from zbatch.core.client import ClientCore
 from zbatch.core.links import FRONT
-from zbatch.messages import Fault, Result
+from zbatch.messages import Fault, Result, Route
+from zbatch.pipelines import Pipeline
 
 
 @dataclass(eq=False)
@@ -33,6 +35,8 @@ class Asked:
     """By the client's clock."""
     lag: float
     """For how long its process had not run when it was asked."""
+    route: Route | None = None
+    """The pipeline that it goes through."""
     outcomes: list[Any] = field(default_factory=list)
     """A code, or one an item: its output and that one's buffers, or a code."""
     cancelled: bool = False
@@ -41,11 +45,6 @@ class Asked:
     def over(self) -> bool:
         """Whether nobody waits for it any more."""
         return bool(self.outcomes) or self.cancelled or not self.client.alive
-
-
-def buffers_of(item: bytes) -> list[bytes]:
-    """Return the buffers of an item that travels with some: none, one or two, each its own."""
-    return [b"%s/%d" % (item, at) for at in range(len(item) % 3)]
 
 
 class Caller(Process):
@@ -94,7 +93,14 @@ class Caller(Process):
     # --- those who ask -----------------------------------------------------------------------------
 
     def ask(
-        self, items: list[bytes], timeout: float, *, together: bool, rich: bool, topic: str, **more: Any
+        self,
+        items: list[bytes],
+        timeout: float,
+        *,
+        together: bool,
+        rich: bool,
+        topic: str | Pipeline,
+        **more: Any,
     ) -> None:
         """Ask for items, as one call or as one call each."""
         if not self.alive or self.stopped is not None:
@@ -110,7 +116,8 @@ class Caller(Process):
             else:
                 call.mark = (topic, key, priority, not rich, True)
                 call.item = part[0]
-            asked = Asked(self, call, part, rich, self.world.now, call.deadline, self.lag)
+            route = topic.route if isinstance(topic, Pipeline) else None
+            asked = Asked(self, call, part, rich, self.world.now, call.deadline, self.lag, route)
             self.asked.append(asked)
             self._calls[call] = asked
             self.core.submit(call)

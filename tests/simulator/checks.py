@@ -6,10 +6,12 @@ from collections import Counter
 from math import ceil, log2
 from typing import TYPE_CHECKING, Any
 
+from tests.models_of_bytes import buffers_of, made_along, mark_of, root_of
 from tests.simulator.brokers import Broker
-from tests.simulator.callers import Asked, buffers_of
+from tests.simulator.callers import Asked
 from zbatch.core.backlog import RUNNING, runs
 from zbatch.core.retry import ATTEMPTS
+from zbatch.pipelines import Pipeline
 
 if TYPE_CHECKING:
     from tests.simulator.lives import Life
@@ -50,7 +52,8 @@ class Checks:
     def _bounds_hold(self, broker: Broker) -> None:
         core, limits = broker.core, self._life.limits
         for topic in core.topics.all.values():
-            assert 0 <= topic.items <= limits.topic_items, f"{topic.name} holds {topic.items} items"
+            places = topic.items + topic.coming
+            assert 0 <= topic.items <= places <= limits.topic_items, f"{topic.name} keeps {places} places"
             assert 0 <= topic.size <= limits.topic_bytes, f"{topic.name} holds {topic.size} bytes"
         assert core.ledger.size == sum(topic.size for topic in core.topics.all.values())
         for client in core.ledger.clients.values():
@@ -68,7 +71,7 @@ class Checks:
 
     def have_time(self, seconds: float) -> list[Asked]:
         """Return the open calls that have so much time left; none where deadly items may take all of it."""
-        deadly = sum(item[:1] in b"!~" for one in self._life.asked for item in one.items)
+        deadly = sum(mark_of(item) in b"!~" for one in self._life.asked for item in one.items)
         if deadly > FEW:
             return []
         # What nobody serves may fill a client's bounds until its deadline.
@@ -97,16 +100,16 @@ class Checks:
         return False
 
     def _work_of(self, asked: Asked) -> float:
-        """Return how long everything that waits for the same model may take, one by one on one worker."""
-        topic = asked.call.mark[0]
-        farm = self._life.farms[topic]
-        waiting = sum(
-            len(one.items) for one in self._life.asked if not one.over and one.call.mark[0] == topic
-        )
-        return waiting * (1.8 * farm.run + 8 * self._life.delay)
+        """Return how long everything that waits for the same models may take, one by one on one worker."""
+        waiting = Counter[str]()
+        for one in self._life.asked:
+            if not one.over:
+                waiting.update(topics_of(one) * len(one.items))
+        farms = ((topic, self._life.farms[topic]) for topic in topics_of(asked))
+        return sum(waiting[topic] * (1.8 * farm.run + 8 * self._life.delay) for topic, farm in farms)
 
     def _is_served(self, asked: Asked) -> bool:
-        return asked.call.mark[0] in self._life.farms
+        return all(topic in self._life.farms for topic in topics_of(asked))
 
     def ended_well(self, enough: list[Asked]) -> None:
         """Check every outcome: own, and no error of time where there was time enough."""
@@ -132,32 +135,33 @@ class Checks:
     def _is_right(self, item: bytes, mine: Any, end: Any) -> bool:
         life = self._life
         if not isinstance(end, str):
-            return bool(end == mine and item[:1] not in b"!?~")
+            return bool(end == mine and mark_of(item) not in b"!?~")
         if end in ANYBODYS:
             return True
         if end == "poison_item":
             # A signal from outside looks like a death of its own.
-            return item[:1] in b"!~" or not life.calm
-        return end == "model_failed" and item[:1] == b"?"
+            return mark_of(item) in b"!~" or not life.calm
+        return end == "model_failed" and mark_of(item) == b"?"
 
     def _runs_are_bounded(self) -> None:
-        ran: Counter[tuple[bytes, bytes]] = Counter()
+        ran: Counter[tuple[bytes, str, bytes]] = Counter()
         for host in self._life.hosts:
             ran.update(host.ran)
         size = max(farm.offer.batch_size for farm in self._life.farms.values())
         most = ATTEMPTS + ceil(log2(size)) + 1 if size > 1 else ATTEMPTS + 1
         # What a client asks again after its outcome was lost with a connection begins anew.
         again = {
-            item: sum(dealer.connections for dealer in asked.client.dealers)
+            root_of(item): sum(dealer.connections for dealer in asked.client.dealers)
             for asked in self._life.asked
             for item in asked.items
         }
-        for (_, item), times in ran.items():
-            assert times <= most * max(1, again[item]), f"{item!r} ran {times} times in one life of a broker"
+        for (_, _, item), times in ran.items():
+            tries = max(1, again[root_of(item)])
+            assert times <= most * tries, f"{item!r} ran {times} times in one life of a broker"
         if not self._life.idempotent:
-            runs: Counter[bytes] = Counter()
-            for (_, item), times in ran.items():
-                runs[item] += times
+            runs: Counter[tuple[str, bytes]] = Counter()
+            for (_, topic, item), times in ran.items():
+                runs[topic, item] += times
             twice = [item for item, times in runs.items() if times > 1]
             assert not twice, f"these must not run twice: {twice}"
 
@@ -166,7 +170,8 @@ class Checks:
         life = self._life
         self._again = []
         for caller in life.callers:
-            for topic in life.farms:
+            every: list[str | Pipeline] = [*life.farms, *life.pipes]
+            for topic in every:
                 before = len(caller.asked)
                 life.ask(caller, topic, 1, 60.0, plain=True)
                 self._again += caller.asked[before:]
@@ -198,8 +203,9 @@ class Checks:
             core = broker.core
             for topic in core.topics.all.values():
                 sizes = (topic.items, topic.size, topic.running, topic.backlog.items, len(topic.apart))
-                if any(sizes) or topic.apart_running is not None:
-                    left.append((broker.name, topic.name, sizes))
+                places = topic.coming
+                if any(sizes) or places or topic.apart_running is not None:
+                    left.append((broker.name, topic.name, sizes, places))
                 own = [host for host in life.hosts if not broker.router.is_forlorn]
                 hosts = sum(1 for host in own if host.farm.offer.topic == topic.name)
                 if (topic.roster.idle, len(topic.roster)) != (hosts, hosts):
@@ -259,7 +265,10 @@ def codes(asked: Asked) -> set[str]:
 
 
 def own(asked: Asked) -> list[Any]:
-    """Return what the model makes of a call's items."""
-    return [
-        (b"y" + item, [b"y" + one for one in buffers_of(item)] if asked.rich else []) for item in asked.items
-    ]
+    """Return what the model, or the models of its pipeline, make of a call's items."""
+    return [made_along(asked.route, item, buffers_of(item) if asked.rich else []) for item in asked.items]
+
+
+def topics_of(asked: Asked) -> list[str]:
+    """Return the topics that a call goes through, once for each stage."""
+    return [asked.call.mark[0]] if asked.route is None else [stage.topic for stage in asked.route]

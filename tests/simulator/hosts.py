@@ -1,6 +1,6 @@
 """A worker's bodies in the simulator: a supervisor, and the model processes that it keeps alive.
 
-The model answers ``y`` and the item, and each of its buffers likewise.  What an item does stands in its name:
+What the model answers is said in ``models_of_bytes.py``.  What an item does stands in its name:
 ``!`` ends the process, ``?`` raises; where the lease is short ``~`` hangs (elsewhere it ends the process) and
 ``=`` takes long and says so.
 """
@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.models_of_bytes import Made, made, opened
 from tests.simulator.network import Dealer, Parcel, Router
 from tests.simulator.processes import Process
 from tests.simulator.world import World
@@ -132,10 +133,10 @@ class Model(Process):
 
     def _run(self, job: Job) -> None:
         self._job = job
-        items = list(job.work()[0])
-        self.host.ran.update((job.epoch, item) for item in items)
-        topic = self.host.farm.offer.topic.encode()
-        assert all(topic in item for item in items), f"a model of {topic!r} got {items}"
+        items = [item for item, _ in _seen(job)]
+        topic = self.host.farm.offer.topic
+        self.host.ran.update((job.epoch, topic, item) for item in items)
+        assert all(topic.encode() in item for item in items), f"a model of {topic!r} got {items}"
         note = self.note
         if note.epoch != job.epoch:
             if note.begun:
@@ -173,15 +174,17 @@ class Model(Process):
         if self.stopped is not None:
             self.world.after(0.01, lambda: self._ran(job))
             return
-        items, buffers, *_ = job.work()
+        seen = _seen(job)
         self.note.finished = job.number
         if self.world.maybe(self.host.farm.crash_after):
             self.end(-9)
             return
         self._job = None
-        errors = [(at, Fault("model_failed", "no")) for at, item in enumerate(items) if item[:1] == b"?"]
-        outputs = [b"" if item[:1] == b"?" else b"y" + item for item in items]
-        out = None if buffers is None else [[b"y" + bytes(one) for one in own] for own in buffers]
+        failed = [at for at, (item, _) in enumerate(seen) if item[:1] == b"?"]
+        errors = [(at, Fault("model_failed", "no")) for at in failed]
+        results = [(b"", []) if at in failed else made(*one) for at, one in enumerate(seen)]
+        outputs = [output for output, _ in results]
+        out = [own for _, own in results] if any(own for _, own in results) else None
         self._perform(self.core.finished(job, outputs, out, errors or None, 0.01))
         if self.world.maybe(self.host.farm.crash_after):
             self.end(-9)
@@ -208,6 +211,12 @@ class Model(Process):
             self.host.child_died(self)
 
 
+def _seen(job: Job) -> list[Made]:
+    """Return what the model sees of a batch."""
+    items, buffers, *_ = job.work()
+    return [opened(item, buffers[at] if buffers else ()) for at, item in enumerate(items)]
+
+
 class Host(Process):
     """A supervisor with one model process."""
 
@@ -217,8 +226,8 @@ class Host(Process):
         self.farm = farm
         self.delay = delay
         self.born = 0
-        self.ran: Counter[tuple[bytes, bytes]] = Counter()
-        """How often each item began to run, in each life of a broker."""
+        self.ran: Counter[tuple[bytes, str, bytes]] = Counter()
+        """How often each item began to run, in each life of a broker, in each topic."""
         self.model: Model | None = None
         self._begin()
 

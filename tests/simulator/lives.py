@@ -23,6 +23,7 @@ from zbatch.config import BrokerCoreSettings, Limits, Timing
 from zbatch.core import client as client_core
 from zbatch.core import dispatch, grouping
 from zbatch.core.worker import Offer
+from zbatch.pipelines import Pipeline, pipeline
 
 TROUBLE = 12.0
 """Seconds in which faults happen."""
@@ -97,6 +98,11 @@ class Life:
             )
             for topic in ("bert", "clip")[: world.one_of((1, 1, 2))]
         }
+        self.pipes: list[Pipeline] = []
+        """The pipelines that are asked for, in most of the lives that have two farms."""
+        if len(self.farms) > 1 and world.maybe(0.75):
+            branches: Any = {"left": "bert", "right": ["clip", "bert"], "item": []}
+            self.pipes = [pipeline("bert", "clip"), pipeline(branches, "clip")]
         self.hosts = [
             Host(world, f"host{at}", routers, self._farm(at), delay)
             for at in range(max(len(self.farms), world.random.randint(1, 3)))
@@ -182,7 +188,9 @@ class Life:
             self.met[f"cancel while {self.checks.place_of(asked)}"] += 1
             caller.give_up(asked)
             return
-        topic = world.one_of(list(self.farms) if world.maybe(0.95) else ["nobody"])
+        topic: str | Pipeline = world.one_of(list(self.farms) if world.maybe(0.95) else ["nobody"])
+        if self.pipes and world.maybe(0.5):
+            topic = world.one_of(self.pipes)
         self.ask(
             caller,
             topic,
@@ -190,19 +198,24 @@ class Life:
             world.one_of((0.05, 0.5, 3.0, 90.0, 90.0)),
         )
 
-    def ask(self, caller: Caller, topic: str, items: int, timeout: float, *, plain: bool = False) -> None:
+    def ask(
+        self, caller: Caller, topic: str | Pipeline, items: int, timeout: float, *, plain: bool = False
+    ) -> None:
         """Let a client ask for items, each of its own name."""
         world = self.world
         names = []
         for _ in range(items):
             self._count += 1
             mark = world.one_of(self._marks) if self._marks and not plain and world.maybe(0.08) else ""
-            names.append(f"{mark}{caller.name}{topic}{self._count}".encode())
+            later = ">" if mark and isinstance(topic, Pipeline) and world.maybe(0.5) else ""
+            name = topic if isinstance(topic, str) else "bertclip"
+            names.append(f"{later}{mark}{caller.name}{name}{self._count}".encode())
         together = world.maybe(0.5)
         rich = world.maybe(0.3)
         key = world.one_of(("", "", "de", "en"))
         priority = world.one_of((0, 0, 0, 5))
-        world.tell(f"{caller.name} asks {topic} for {names}, {timeout} s, together={together}")
+        label = topic if isinstance(topic, str) else topic.name
+        world.tell(f"{caller.name} asks {label} for {names}, {timeout} s, together={together}")
         caller.ask(names, timeout, together=together, rich=rich, topic=topic, key=key, priority=priority)
 
     def new_caller(self, old: Caller) -> None:
