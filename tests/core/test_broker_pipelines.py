@@ -336,17 +336,20 @@ def test_an_item_on_its_way_is_held_for_its_client() -> None:
     assert len(work(workers["d"])) == 1
 
 
-def test_what_no_stage_has_begun_is_given_back_and_what_one_has_stays() -> None:
+def test_what_is_asked_back_comes_with_the_word_that_a_stage_has_had_it_and_what_runs_stays() -> None:
     cluster = Cluster()
     first, client = cluster.worker("pr", topic="pre", size=1, slots=1), cluster.client()
     client.asks(0, 3, topic="pipe", route=LINE[:2])
     work(first)
-    assert outcomes(client.says(Cancel, [(0, 3)], True)) == {2: "draining"}
+    (refused,) = client.says(Cancel, [(0, 3)], True)
+    assert sorted((one.ids, one.fault.code, one.fault.kind) for one in refused.refusals) == [
+        ([(0, 1)], "draining", "begun"),
+        ([(2, 3)], "draining", ""),
+    ]
     second = cluster.worker("be", topic="bert", slots=1)
-    assert work(second) == [b"pr(x0)"]
     work(first)
     assert work(second) == [b"pr(x1)"]
-    assert outcomes(client.told()) == {0: b"be(pr(x0))", 1: b"be(pr(x1))"}
+    assert outcomes(client.told()) == {1: b"be(pr(x1))"}
     nothing_is_left(cluster)
 
 

@@ -24,6 +24,7 @@ from tests.core.asking import (
 from zbatch.core.actions import Send
 from zbatch.core.brokers import LONGEST_PATIENCE
 from zbatch.core.client import MOVES, ClientCore
+from zbatch.core.ledger import GIVEN_BACK_BEGUN
 from zbatch.messages import Beat, Bulk, Bye, Cancel, Fault, Group, Hello, Request, Who
 
 LEAVING = Fault("draining", "leaving", 500)
@@ -138,6 +139,15 @@ def test_a_call_of_several_that_comes_back_whole_may_be_admitted_whole() -> None
     refuse(core, LEAVING, (1, 3), now=1.0)
     welcome(core, peer=SECOND, connection=2, now=1.1)
     assert sent_again(core.tick(1.5)) == [Group(1, "bert", 28_500, [b"a", b"b"], whole=True)]
+
+
+def test_what_comes_back_from_a_later_stage_is_sent_as_what_may_have_run() -> None:
+    core = connected(brokers=2)
+    ask(core, call(b"a"), now=1.0)
+    refuse(core, GIVEN_BACK_BEGUN, (1, 2), now=1.2)
+    welcome(core, peer=SECOND, connection=2, now=1.3)
+    assert sent_again(core.tick(2.1)) == []
+    assert sent_again(pulse(core, (1, 2), now=2.2)) == [Group(1, "bert", 27_800, [b"a"], again=True)]
 
 
 def test_of_a_call_that_comes_back_in_part_the_part_is_sent_again() -> None:

@@ -22,6 +22,7 @@ from zbatch.core.calls import Action, Answered, Call, Failed, Finished, Sent, Sh
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.grouping import for_the_wire, groups_of
 from zbatch.core.intervals import Range
+from zbatch.core.pipeline import BEGUN
 from zbatch.core.session import Mint, Session
 from zbatch.core.sizes import Measure, cannot_travel, size_of
 from zbatch.messages import (
@@ -369,7 +370,7 @@ class ClientCore:
             sent.rests_until = now + wait
             heappush(self._later, (sent.rests_until, first, last))
             sent.moves += fault.code == "draining"
-            if sent.times == 1 and last - first == len(sent.items):
+            if sent.times == 1 and last - first == len(sent.items) and fault.kind != BEGUN:
                 # It was sent once and came back unrun: it is new to whom it is sent next.
                 sent.times = 0
 

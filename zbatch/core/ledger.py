@@ -19,7 +19,7 @@ from zbatch.core.clients import Client
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.intervals import Range
 from zbatch.core.links import Link
-from zbatch.core.pipeline import Flow, Plan, Reader, plan_of
+from zbatch.core.pipeline import BEGUN, Flow, Plan, Reader, plan_of
 from zbatch.core.session import announce
 from zbatch.core.sizes import Buffers, Measure, messages_of, size_of
 from zbatch.core.topics import Topic, Topics
@@ -45,6 +45,7 @@ MARGIN = 1.1
 """An answer that is expected this close to its deadline would often come too late, for nobody."""
 
 GIVEN_BACK = Fault("draining", "no worker here has begun it; ask elsewhere")
+GIVEN_BACK_BEGUN = Fault("draining", "it waits here for its next stage; ask elsewhere", kind=BEGUN)
 
 
 class Ledger:
@@ -603,26 +604,33 @@ class Ledger:
         What waits to be run apart stays: elsewhere nobody would know what it is suspected of.
         """
         for held, first, last in client.find(*ids):
-            self._hand_over(client, held, runs(held, WAITING, first, last), GIVEN_BACK)
+            waiting = runs(held, WAITING, first, last)
+            for begun in self._hand_over(client, held, waiting, GIVEN_BACK):
+                self._refuse(client, (held.flow.base + begun[0], held.flow.base + begun[1]), GIVEN_BACK_BEGUN)
+                self._end_flow(held.flow, begun)
 
     def hand_back(self) -> None:
-        """Take nothing new, and hand back what has not been given to a worker."""
+        """Take nothing new, and hand back what no worker has had."""
         self._draining = True
         for client in list(self.clients.values()):
             for held in client.groups():
                 self._hand_over(client, held, runs(held, WAITING), DRAINING)
 
-    def _hand_over(self, client: Client, held: Held, parts: list[Range], fault: Fault) -> None:
-        """Refuse what waits; of a pipeline only what no stage has begun, the rest goes on here to its end."""
+    def _hand_over(self, client: Client, held: Held, parts: list[Range], fault: Fault) -> list[Range]:
+        """Refuse what waits, but return of a pipeline's what some stage has had."""
+        kept: list[Range] = []
         flow: Flow | None = held.flow
         for start, stop in parts:
             if flow is None:
                 self._refuse(client, (held.base + start, held.base + stop), fault)
                 self._end(held, (start, stop))
                 continue
-            for first, last in flow.untouched(*_within(held, (start, stop))):
+            new, begun = flow.idle(*_within(held, (start, stop)))
+            kept += begun
+            for first, last in new:
                 self._refuse(client, (flow.base + first, flow.base + last), fault)
                 self._end_flow(flow, (first, last))
+        return kept
 
     def forget(self, client: Client) -> None:
         """Forget a client, and what of its items waits."""

@@ -16,13 +16,17 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from zbatch.core import intervals
-from zbatch.core.backlog import WAITING, Held
+from zbatch.core.backlog import RUNNING, Held
 from zbatch.core.intervals import Range
 from zbatch.core.sizes import HEAD, Buffers
 from zbatch.messages import MAX_FRAMES, Fault, Route, Stage
 
 REMEMBERED = 256
 """Routes whose plan is kept: clients say theirs with each request, and mostly the same few."""
+
+
+BEGUN = "begun"
+"""The kind of a refusal that gives back what some stage has had: elsewhere it begins anew, and is not new."""
 
 
 class Joined(NamedTuple):
@@ -261,13 +265,13 @@ class Flow:
             entered[start:stop] = b"\1" * (stop - start)
             yield self.plan.route[stage], lost, size
 
-    def untouched(self, start: int, stop: int) -> list[Range]:
-        """Return which of some items no worker has had in any stage."""
-        free = []
+    def idle(self, start: int, stop: int) -> tuple[list[Range], list[Range]]:
+        """Return which of some items no worker has: those that none has had, and those that one has had."""
+        new: list[int] = []
+        begun: list[int] = []
         for at in range(start, stop):
-            if not self.open[at] or self.touched[at]:
-                continue
             places = ((held, at + self.base - held.base) for held in self.live)
-            if all(held.state[one] == WAITING for held, one in places if 0 <= one < len(held.state)):
-                free.append(at)
-        return intervals.of(free)
+            states = (held.state[one] for held, one in places if 0 <= one < len(held.state))
+            if self.open[at] and RUNNING not in states:
+                (begun if self.touched[at] else new).append(at)
+        return intervals.of(new), intervals.of(begun)
