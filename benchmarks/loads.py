@@ -40,6 +40,8 @@ class Setup:
     workers: int = 1
     batch_size: int = 64
     max_latency: float = 0.010
+    stages: int = 1
+    """Topics that an item goes through, each with so many workers of its own."""
     own_timeouts: bool = False
     """Every request with a timeout of its own and one key, so that requests cannot be sent as one group."""
 

@@ -35,6 +35,14 @@ class SimulatedGpu:
         return batch
 
 
+class TwoInOne:
+    """One simulated GPU that does the work of two, one after the other."""
+
+    def predict(self, batch: Sequence[Any]) -> Sequence[Any]:
+        time.sleep(2 * gpu_seconds(len(batch)))
+        return batch
+
+
 class Brief:
     """Takes 5 ms, whatever the batch, and no CPU: what a lone call of a small model is."""
 

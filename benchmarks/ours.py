@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from itertools import cycle
 from pathlib import Path
@@ -33,17 +33,28 @@ def serve(setup: Setup, folder: Path) -> Iterator[str]:
         *("--gpu", "cpu", "--num", str(setup.workers)),
         *("--batch-size", str(setup.batch_size), "--max-latency", str(setup.max_latency)),
     ]
-    with child(broker, folder / "broker.log"), child(worker, folder / "worker.log") as supervisor:
-        await_workers(front, setup.workers, supervisor, folder / "worker.log")
+    with ExitStack() as stack:
+        stack.enter_context(child(broker, folder / "broker.log"))
+        for topic in topics(setup):
+            log = folder / ("worker.log" if setup.stages == 1 else f"worker-{topic}.log")
+            supervisor = stack.enter_context(child([*worker, "--topic", topic], log))
+            await_workers(front, setup.workers, supervisor, log, topic)
         yield front
-        warn_of(folder / "broker.log", folder / "worker.log")
+        warn_of(folder / "broker.log", *sorted(folder.glob("worker*.log")))
+
+
+def topics(setup: Setup) -> list[str]:
+    """Return what the workers serve: one topic, or one for each stage."""
+    return ["default"] if setup.stages == 1 else [f"stage-{number}" for number in range(setup.stages)]
 
 
 def connect(setup: Setup, endpoint: str) -> Callable[[], Caller]:
     """Return what makes a caller for one thread; all share the one client."""
     from zbatch.client import ZClient
+    from zbatch.pipelines import pipeline
 
-    client: Any = ZClient(endpoint, timeout=60.0)
+    topic = "default" if setup.stages == 1 else pipeline(*topics(setup))
+    client: Any = ZClient(endpoint, topic=topic, timeout=60.0)
     submit: Callable[..., Any] = client.submit
     if setup.own_timeouts:
         submit = with_own_timeouts(client.submit)
@@ -51,22 +62,24 @@ def connect(setup: Setup, endpoint: str) -> Callable[[], Caller]:
     return lambda: caller
 
 
-def await_workers(endpoint: str, wanted: int, supervisor: subprocess.Popen[str], log: Path) -> None:
+def await_workers(
+    endpoint: str, wanted: int, supervisor: subprocess.Popen[str], log: Path, topic: str = "default"
+) -> None:
     """Return when the broker says that as many workers are ready."""
     patience = time.monotonic() + START_SECONDS
     while time.monotonic() < patience:
         if has_ended(supervisor):
             raise Failed(f"the worker left:\n{tail(log)}")
-        if ready_workers(endpoint) >= wanted:
+        if ready_workers(endpoint, topic) >= wanted:
             return
         time.sleep(0.1)
     raise Failed(f"not all of {wanted} workers were ready within {START_SECONDS:.0f} s:\n{tail(log)}")
 
 
-def ready_workers(endpoint: str) -> int:
-    """Return how many workers the broker's status names as ready."""
-    topics = status(endpoint).get("topics", {})
-    return int(topics.get("default", {}).get("workers", 0))
+def ready_workers(endpoint: str, topic: str = "default") -> int:
+    """Return how many workers of a topic the broker's status names as ready."""
+    known = status(endpoint).get("topics", {})
+    return int(known.get(topic, {}).get("workers", 0))
 
 
 def status(endpoint: str) -> dict[str, Any]:

@@ -56,6 +56,7 @@ _THREADS = Setup("threads", 64)
 _LONE = Setup("lone", 1, transport="tcp")
 _PICTURES = Setup("threads", 16, item="picture", model="Picture", batch_size=16, max_latency=0.005)
 _TOKENS = Setup("threads", 64, item="tokens", model="Transformer", batch_size=32)
+_STAGES = Setup("window", 256)
 _DIRECT = replace(_TOKENS, shape="lone", callers=1)
 
 
@@ -98,6 +99,14 @@ LOADS = (
         (Row("lone request, tcp", "zbatch", "proxy echo", 1.9, 1.3, measure="p50"),),
     ),
     *(_simulated_gpu(workers) for workers in (1, 8, 32)),
+    Load(
+        "pipeline",
+        (
+            Contender("two stages", "ours", replace(_STAGES, model="SimulatedGpu", stages=2)),
+            Contender("one that does both", "ours", replace(_STAGES, model="TwoInOne")),
+        ),
+        (Row("two equal stages on two simulated GPUs", "two stages", "one that does both", 1.9, 1.97),),
+    ),
     Load(
         "arrays",
         _against(_PICTURES, "proxy echo", "Streamer"),
