@@ -170,7 +170,7 @@ class AsyncZClient(Generic[In, Out]):
         return self._ask(items, return_exceptions, topic, ask)
 
     def _ask(
-        self, items: Iterable[In], return_exceptions: bool, topic: str | None, ask: Ask | None
+        self, items: Iterable[In], return_exceptions: bool, topic: str | Pipeline | None, ask: Ask | None
     ) -> AsyncFuture[Out]:
         line = self._line
         future: AsyncFuture[Out] = AsyncFuture(loop=line.bind())

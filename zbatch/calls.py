@@ -67,12 +67,11 @@ class Asking:
         self.topic = topic if isinstance(topic, Pipeline) else notation.topic(topic)
         self.timeout = _checked_timeout(timeout)
         self._encode = encode
-        self._topics = {topic}
         self._grid = _grid(self.timeout)
         self._mark = _mark(self.topic)
-        self._marks = {self.topic: self._mark}
+        self._marks: dict[str | Pipeline, tuple[Any, ...]] = {self.topic: self._mark}
 
-    def prepare_one(self, call: Call, item: Any, now: float, topic: str | None = None) -> None:
+    def prepare_one(self, call: Call, item: Any, now: float, topic: str | Pipeline | None = None) -> None:
         """Set up a call of one item for which nothing but a topic is asked: what most calls are."""
         encoded, frames = self._encode(item)
         if frames:
@@ -126,15 +125,13 @@ class Asking:
             call.outputs = [None] * len(payloads)
             call.mark = (topic, key, priority, call)
 
-    def _mark_of(self, topic: str) -> tuple[Any, ...]:
+    def _mark_of(self, topic: str | Pipeline) -> tuple[Any, ...]:
         """Return the mark of calls for a topic; raises :class:`BadRequest` for what names none."""
-        if type(topic) is str and topic in self._marks:
+        is_pipeline = isinstance(topic, Pipeline)
+        if (is_pipeline or type(topic) is str) and topic in self._marks:
             return self._marks[topic]
-    def _admit_topic(self, topic: str | Pipeline) -> None:
-        if isinstance(topic, Pipeline):
-            return
         try:
-            mark = _mark(notation.topic(topic))
+            mark = _mark(topic if is_pipeline else notation.topic(topic))
         except (TypeError, ValueError) as error:
             raise BadRequest(f"topic: {error}") from None
         if len(self._marks) >= TOPICS:
@@ -248,7 +245,7 @@ class Caller(Generic[In, Out]):
         return future
 
     def _ask(
-        self, items: Iterable[In], return_exceptions: bool, topic: str | None, ask: Ask | None
+        self, items: Iterable[In], return_exceptions: bool, topic: str | Pipeline | None, ask: Ask | None
     ) -> Future[Out]:
         line = self._line
         if line.closed:
