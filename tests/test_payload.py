@@ -104,6 +104,14 @@ ITEMS: list[object] = [
 ]
 
 
+@pytest.mark.parametrize("item", [*ITEMS, ["a", 2**64], [b"x" * INLINE, 1], {3: [{"nd": 1}]}], ids=repr)
+def test_an_item_has_the_same_bytes_beside_one_that_is_looked_at_part_by_part(item: object) -> None:
+    alone, buffers = payload.encode(item)
+    beside, others = payload.encode([item, ()])
+    assert beside == b"\x92" + alone + payload.encode(())[0]
+    assert list(map(bytes, buffers)) == list(map(bytes, others))
+
+
 @pytest.mark.parametrize("item", ITEMS, ids=repr)
 def test_an_item_comes_back_as_what_it_was(item: object) -> None:
     assert same(travelled(item), item)
@@ -247,6 +255,7 @@ STRUCTURED = np.zeros(2, dtype=[("a", "<i4"), ("b", "O")])
         (np.void(b"ab"), r"item has dtype \|V2"),
         ("\ud800", r"item is a str with lone surrogates, which no encoding carries"),
         (["\ud800"], r"item\[0\] is a str with lone surrogates"),
+        ([1, {"p": ["x", "\ud800"]}], r"item\[1\]\['p'\]\[1\] is a str with lone surrogates"),
         ({"\ud800": 1}, r"a key of item is a str with lone surrogates"),
         (nested(DEPTH), rf"is nested more than {DEPTH} deep, or contains itself"),
         (endless(), rf"is nested more than {DEPTH} deep, or contains itself"),

@@ -47,6 +47,8 @@ _FORM: dict[str, Any] = {"raw": False, "strict_map_key": False, "timestamp": 3}
 
 _ALLOWED = "?bBhHiIlLqQefdFDSUmM"
 _PLAIN = frozenset((str, bytes, int, float, bool, type(None)))
+_SMALL = _PLAIN - {bytes}
+"""What is plain and never so large that it travels beside the item."""
 _ND, _TYPE, _KIND, _SHAPE, _DATA = b"nd", b"type", b"kind", b"shape", b"data"
 _COMPLEX = b"complex"
 _FOLD = b"+fold"
@@ -88,12 +90,11 @@ def encode(item: object, place: int | None = None) -> tuple[bytes, Sequence[Buff
     Raises ``TypeError`` for what cannot be carried, naming the path of the value, which begins with the
     item's ``place`` where it is one of several.
     """
-    kind = type(item)
-    if kind in _PLAIN and (kind is not int or -(2**63) <= item < 2**64) and _is_short(item, kind):  # type: ignore[operator]
+    if _is_plain(item, 0):
         try:
             return _to_msgpack(item), ()
-        except UnicodeEncodeError:
-            pass  # it is told below, by its path
+        except (UnicodeEncodeError, OverflowError):
+            pass  # a text is told below, by its path; a number has a form of its own
     buffers: list[Buffer] = []
     path = "item" if place is None else f"item {place}"
     encoded = _to_msgpack(_lowered(item, path, 0, buffers))
@@ -142,6 +143,22 @@ decode_read_only = partial(decode, writable=False)
 
 
 # --- encoding ------------------------------------------------------------------------------------
+
+
+def _is_plain(value: Any, depth: int) -> bool:
+    """Return whether msgpack writes a value as it is; most are so, and are not looked at part by part."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return _is_short(value, kind)
+    if depth >= DEPTH:
+        return False
+    if kind is dict:
+        if not _SMALL.issuperset(map(type, value)) or not _MARKED.isdisjoint(value):
+            return False
+        value = value.values()
+    elif kind is not list:
+        return False
+    return _SMALL.issuperset(map(type, value)) or all(_is_plain(one, depth + 1) for one in value)
 
 
 def _lowered(value: Any, path: str, depth: int, buffers: list[Buffer]) -> Any:
