@@ -327,7 +327,8 @@ def refused(url: str, sentences: Sequence[str]) -> Any:
 
 def post(file: bytes) -> tuple[int, Any]:
     """POST a photo's bytes; return the status and what came."""
-    request = Request("http://127.0.0.1:8000/predict/photos?wait=60s", file, {"Content-Type": "image/jpeg"})
+    long = f"wait={PATIENCE:g}s&timeout={PATIENCE:g}s"  # the models may still load
+    request = Request(f"http://127.0.0.1:8000/predict/photos?{long}", file, {"Content-Type": "image/jpeg"})
     try:
         with urlopen(request, timeout=PATIENCE) as response:
             return response.status, json.load(response)
