@@ -35,6 +35,7 @@ def npy(array: Any) -> bytes:
     [
         ("", JSON),
         ("application/json", JSON),
+        ("application/x-www-form-urlencoded", JSON),
         ("Application/JSON; charset=UTF-8", JSON),
         ("application/problem+json", JSON),
         ("application/x-msgpack", MSGPACK),
@@ -56,7 +57,7 @@ def test_a_content_type_says_in_which_form_the_body_is(content_type: str, form: 
     [
         "application/xml",
         "text/html",
-        "application/x-www-form-urlencoded",
+        "multipart/form-data; boundary=x",
         "application/json; charset=latin-1",
         "x",
     ],

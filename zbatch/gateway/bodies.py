@@ -31,6 +31,8 @@ NPY_HEADER = 10_000
 _TYPES = {
     "": JSON,
     "application/json": JSON,
+    # What curl -d says where nobody says otherwise.
+    "application/x-www-form-urlencoded": JSON,
     "application/msgpack": MSGPACK,
     "application/x-msgpack": MSGPACK,
     "application/vnd.msgpack": MSGPACK,
