@@ -100,3 +100,34 @@ def test_ready_waits_for_all_that_were_named_and_then_for_any() -> None:
 
     made.learn(snapshot(bert=1, resnet=0), 52.0)
     assert made.is_ready(52.0)
+
+
+# --- pipelines -----------------------------------------------------------------------------------
+
+
+def with_pipelines(known: Known, now: float = 50.0, **ready: bool) -> Known:
+    pipelines = {name: {"stages": [], "ready": one} for name, one in ready.items()}
+    known.learn(snapshot(bert=1) | {"pipelines": pipelines}, now)
+    return known
+
+
+def test_a_pipeline_that_the_broker_knows_is_asked_as_a_topic() -> None:
+    made = with_pipelines(Known(("photos",)), photos=True)
+
+    assert made.objection("photos", 50.0) is None
+    assert made.is_ready(50.0)
+    assert str(made.objection("x", 50.0)).endswith("there are 'bert', 'photos'")
+
+
+def test_a_pipeline_with_a_stage_that_nobody_serves_is_an_outage() -> None:
+    made = with_pipelines(Known(("photos",)), photos=False)
+
+    objection = made.objection("photos", 50.0)
+
+    assert isinstance(objection, NoWorkers)
+    assert str(objection) == "a stage of pipeline 'photos' has no workers now"
+    assert not made.is_ready(50.0)
+
+
+def test_a_pipeline_goes_before_a_topic_of_its_name() -> None:
+    assert isinstance(with_pipelines(Known(), bert=False).objection("bert", 50.0), NoWorkers)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pytest
@@ -97,3 +101,33 @@ def test_a_pipeline_is_asked_by_its_name(run: Run, tmp_path: Path) -> None:
     with ZClient[str, str](front, topic="both", timeout=PATIENCE) as client:
         assert client.predict(["x", "y"]) == ["x", "y"]
         assert client.status()["pipelines"]["both"]["ready"]
+
+
+def test_a_pipeline_is_asked_over_http_by_its_name(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("granian", reason="the gateway needs zbatch[http]")
+    front = f"ipc://{tmp_path}/front"
+    named = ("--pipeline", "both=pre,post")
+    run("broker", "--frontend", front, "--backend", f"ipc://{tmp_path}/back", *named)
+    worker(run, tmp_path, "pre", model="Unquoting")
+    gateway = run("gateway", "--http", "127.0.0.1:0", "--endpoint", front)
+    url = gateway.says("gateway started").partition("url=")[2].split()[0]
+    until(lambda: asked(f"{url}/predict/pre", "'x'") == (200, "x"))
+    worker(run, tmp_path, "post")
+    until(lambda: asked(f"{url}/predict/both", "'x'")[0] == 200)
+    assert asked(f"{url}/predict/both", "'x'") == (200, "x")
+    status, refused = asked(f"{url}/predict/both", "'fail'")
+    assert (status, refused["code"]) == (500, "model_failed")
+    assert "stage 'post'" in refused["error"]
+    with pytest.raises(HTTPError) as none:
+        urlopen(f"{url}/v2/models/both", timeout=PATIENCE)
+    assert none.value.code == 404
+
+
+def asked(url: str, item: object) -> tuple[int, Any]:
+    """Return the status and what came for an item."""
+    request = Request(url, json.dumps(item).encode(), {"Content-Type": "application/json"})
+    try:
+        with urlopen(request, timeout=PATIENCE) as answer:
+            return answer.status, json.load(answer)
+    except HTTPError as refused:
+        return refused.code, json.load(refused)

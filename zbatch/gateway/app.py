@@ -385,7 +385,9 @@ class App:
         try:
             snapshot = await self._client.status(timeout=LOOK)
             self._known.learn(snapshot, self._clock())
-            self._judges.learn(snapshot["topics"])
+            # A topic that a pipeline has the name of is not the one that gets the item.
+            named = snapshot.get("pipelines", {})
+            self._judges.learn({name: one for name, one in snapshot["topics"].items() if name not in named})
         except ZbatchError:
             pass  # nobody answers: what was known grows stale, and questions find out by themselves
         finally:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zbatch.aio import AsyncZClient
 from zbatch.config import version
-from zbatch.errors import BadInput, BatchError, NoWorkers
+from zbatch.errors import BadInput, BatchError, NoWorkers, UnknownTopic
 from zbatch.gateway import compression, oip
 from zbatch.gateway.answers import JSON, Answer
 from zbatch.gateway.apikeys import Holder
@@ -165,6 +165,10 @@ class Inference:
             await asyncio.sleep(AGAIN)
             await self._desk.require_served(route.topic, wait)
             await self._desk.look()
+        if route.topic not in self._known.topics:
+            raise UnknownTopic(
+                f"{route.topic!r} is a pipeline and declares no tensors; ask POST /predict/{route.topic}"
+            )
         model = self._seen(route.topic)
         if route.version:
             oip.require_version(model, route.version)

@@ -32,6 +32,8 @@ class Known:
     def __init__(self, wanted: tuple[str, ...] = ()) -> None:
         self.topics: Mapping[str, Mapping[str, Any]] = {}
         """The last snapshot's topics."""
+        self._pipelines: Mapping[str, bool] = {}
+        """The broker's pipelines, which are asked like topics: whether each stage has a worker."""
         self._seen: set[str] = set()
         self._wanted = wanted
         self._learned: float | None = None
@@ -41,12 +43,16 @@ class Known:
     def learn(self, snapshot: Mapping[str, Any], now: float) -> None:
         """Take in what the broker says of itself."""
         self.topics = snapshot["topics"]
+        self._pipelines = {name: one["ready"] for name, one in snapshot.get("pipelines", {}).items()}
         self._learned = now
         self._matures = now - snapshot["uptime_s"] + YOUNG
         self._seen.update(name for name, topic in self.topics.items() if topic["workers"] or topic["batches"])
+        self._seen.update(name for name, ready in self._pipelines.items() if ready)
 
     def has_workers(self, topic: str) -> bool:
         """Return whether somebody served it when last looked."""
+        if topic in self._pipelines:
+            return self._pipelines[topic]
         found = self.topics.get(topic)
         return found is not None and bool(found["workers"])
 
@@ -59,9 +65,11 @@ class Known:
             return None
         if self.has_workers(topic) or now < self._matures:
             return None
+        if topic in self._pipelines:
+            return NoWorkers(f"a stage of pipeline {topic!r} has no workers now")
         if topic in self._seen:
             return NoWorkers(f"topic {topic!r} has no workers now; it had before")
-        served = sorted(name for name in self.topics if self.has_workers(name))
+        served = sorted(name for name in {*self.topics, *self._pipelines} if self.has_workers(name))
         named = ", ".join(map(repr, served[:NAMED])) or "none"
         more = f" and {len(served) - NAMED} more" if len(served) > NAMED else ""
         return UnknownTopic(f"nobody has served topic {topic[:100]!r}; there are {named}{more}")
