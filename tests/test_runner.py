@@ -659,3 +659,13 @@ def test_items_of_several_parts_are_decoded_anew_when_their_batch_is_halved() ->
     ran = make_runner(predict).run(work)
     assert payload.decode(ran.outputs[0]) == 1
     assert [(place, fault.code) for place, fault in ran.errors or ()] == [(1, "model_failed")]
+
+
+def test_what_a_model_declares_of_its_items_holds_for_the_dict_of_the_parts() -> None:
+    class Declares:
+        def predict(self, batch: list[dict[str, int]]) -> list[int]:
+            return [sum(one.values()) for one in batch]
+
+    ran = make_runner(Declares()).run(make_joined(joined(x=1, y=2), joined(x=1, y="no number")))
+    assert payload.decode(ran.outputs[0]) == 3
+    assert [(place, fault.code) for place, fault in ran.errors or ()] == [(1, "bad_input")]
