@@ -78,18 +78,20 @@ class Rate:
 
     def __init__(self) -> None:
         self._counts: dict[int, int] = {}
-        self._second = 0
+        self._second: int | None = None
         self._first: float | None = None
 
     def add(self, times: int, now: float) -> None:
         """Count events."""
         second = int(now)
-        if second != self._second:
-            self._second = second
-            self._counts = {when: n for when, n in self._counts.items() if when > second - 11}
+        if second == self._second:
+            self._counts[second] += times
+            return
+        self._second = second
+        self._counts = {when: n for when, n in self._counts.items() if when > second - 11}
+        self._counts[second] = self._counts.get(second, 0) + times
         if self._first is None:
             self._first = now
-        self._counts[second] = self._counts.get(second, 0) + times
 
     def per_second(self, now: float) -> float:
         """Return the mean over the last ten whole seconds, or over the time since the first event."""

@@ -272,14 +272,17 @@ class Dispatcher:
         topic = self._topics.all[worker.ready.topic]
         self._last_batch += 1
         tally = topic.tally
+        items, attempt = 0, 1
         for span in spans:
+            count = span.stop - span.start
+            items += count
             span.runs += 1
             if span.runs > 1:
                 tally.retries += 1
+                attempt = max(attempt, span.runs)
             else:
-                tally.wait.record(now - span.held.arrived, span.stop - span.start)
-        items = sum(span.stop - span.start for span in spans)
-        handed = Handed(self._last_batch, worker, spans, items, max(span.runs for span in spans), now)
+                tally.wait.record(now - span.held.arrived, count)
+        handed = Handed(self._last_batch, worker, spans, items, attempt, now)
         worker.holds[handed.number] = handed
         self._moved_up[worker.link.life] = worker
         if apart:
