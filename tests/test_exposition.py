@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -149,6 +150,30 @@ def test_who_says_nothing_is_sent_away_and_the_next_one_is_answered(
         silent.sendall(b"GET /metrics")
         assert get(port)[0] == 200
         assert silent.recv(1) == b""
+
+
+BROKEN = {
+    "no HTTP": b"\x00\xff\r\n\r\n",
+    "HTTP/2 without asking": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    "a line that is too long": b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n",
+    "a header that is too long": b"GET /metrics HTTP/1.1\r\na: " + b"x" * 70_000 + b"\r\n\r\n",
+    "too many headers": b"GET /metrics HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n",
+    "a version that is none": b"GET /metrics HTTP/x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_what_is_no_request_is_refused_and_the_next_one_is_answered(
+    serve: Serve, told: Told, what: str
+) -> None:
+    port = serve(answers())
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as odd:
+        odd.sendall(BROKEN[what])
+        # Who is refused before all was read may also be cut off.
+        with suppress(ConnectionResetError):
+            assert b"200 OK" not in odd.recv(65_536)
+    assert get(port)[0] == 200
+    assert not [line for line in told.lines if "failed" in line]
 
 
 def test_who_leaves_before_the_answer_is_no_news(serve: Serve, told: Told) -> None:
