@@ -55,6 +55,8 @@ def test_serve_answers_and_leaves_on_sigterm_with_all_that_it_started(run: Start
 def test_a_broker_and_a_worker_that_are_killed_come_back(run: Start, frontend: str) -> None:
     served = run("serve", DOUBLER, "--topic", "doubler", "--gpu", "cpu", "--frontend", frontend)
     served.says("model ready")
+    # A model may be loaded before the broker has said its first line.
+    served.says("broker started")
     child(served, "broker").kill()
     assert ask(frontend, "doubler", "1") == ["2"]
     served.says("broker started", times=2)
