@@ -92,10 +92,12 @@ class Protocol_(Protocol):
 class Visit:
     """One request that has no answer yet."""
 
-    __slots__ = ("began", "is_reading", "proto", "since", "task", "watch", "why")
+    __slots__ = ("began", "headers", "is_reading", "proto", "since", "task", "watch", "why")
 
-    def __init__(self, proto: Protocol_, task: asyncio.Task[Any], now: float) -> None:
+    def __init__(self, proto: Protocol_, headers: Headers, task: asyncio.Task[Any], now: float) -> None:
         self.proto = proto
+        self.headers = headers
+        """The scope makes them anew each time it is asked."""
         self.task = task
         self.began = now
         self.since = now
@@ -188,9 +190,9 @@ class App:
         """Answer one request."""
         task = asyncio.current_task()
         assert task is not None
-        visit = Visit(proto, task, self._clock())
+        visit = Visit(proto, scope.headers, task, self._clock())
         self._visits.add(visit)
-        request_id = self._request_id(scope)
+        request_id = self._request_id(visit.headers)
         call = ""
         try:
             route = routes.find(scope.method, scope.path)
@@ -224,8 +226,8 @@ class App:
         except Exception:
             pass  # the client has gone meanwhile
 
-    def _request_id(self, scope: Scope) -> str:
-        given = scope.headers.get("x-request-id")
+    def _request_id(self, headers: Headers) -> str:
+        given = headers.get("x-request-id")
         if given is not None and _REQUEST_ID.fullmatch(given):
             return str(given)
         return f"{self._named}{next(self._numbers)}"
@@ -233,7 +235,7 @@ class App:
     # --- calls -------------------------------------------------------------------------------------
 
     async def _predict(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
-        headers = scope.headers
+        headers = visit.headers
         form = bodies.form_of(headers.get("content-type") or "")
         asked = _asked(scope)
         holder = self._holder(scope)
@@ -254,7 +256,7 @@ class App:
         return Answer(200, [("content-type", kind)], data)
 
     async def _predict_batch(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
-        headers = scope.headers
+        headers = visit.headers
         form = bodies.form_of(headers.get("content-type") or "")
         asked = _asked(scope)
         holder = self._holder(scope)
@@ -319,7 +321,7 @@ class App:
 
     async def _body(self, scope: Scope, visit: Visit) -> bytes:
         """Read a body of bounded size, which it is also bounded to once it is decompressed."""
-        headers, proto = scope.headers, visit.proto
+        headers, proto = visit.headers, visit.proto
         encoding = headers.get("content-encoding")
         if encoding in ("", "identity"):
             encoding = None
