@@ -73,7 +73,7 @@ class Scope(Protocol):
     headers: Headers
 
 
-class Protocol_(Protocol):
+class Exchange(Protocol):
     """The connection, as far as one request may use it."""
 
     async def __call__(self) -> bytes:
@@ -94,7 +94,7 @@ class Visit:
 
     __slots__ = ("began", "headers", "is_reading", "proto", "since", "task", "watch", "why")
 
-    def __init__(self, proto: Protocol_, headers: Headers, task: asyncio.Task[Any], now: float) -> None:
+    def __init__(self, proto: Exchange, headers: Headers, task: asyncio.Task[Any], now: float) -> None:
         self.proto = proto
         self.headers = headers
         """The scope makes them anew each time it is asked."""
@@ -186,7 +186,7 @@ class App:
         """Requests without an answer."""
         return len(self._visits)
 
-    async def __rsgi__(self, scope: Scope, proto: Protocol_) -> None:
+    async def __rsgi__(self, scope: Scope, proto: Exchange) -> None:
         """Answer one request."""
         task = asyncio.current_task()
         assert task is not None
