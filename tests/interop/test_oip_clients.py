@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import subprocess
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.live.shell import PATIENCE, ROOT, Zbatch, until
-from zbatch import ZClient
 
 pytestmark = pytest.mark.live
 
@@ -25,9 +26,11 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     serving = Zbatch(home / "serve.log", "serve", MODEL, "--topic", "judge", *ends)
     serving.says("model ready")
     said = serving.says("gateway started")
-    with ZClient[object, object](front, timeout=PATIENCE) as client:
-        until(lambda: client.status()["topics"]["judge"]["workers"])
-    yield said.partition("url=http://")[2].split()[0]
+    address = said.partition("url=http://")[2].split()[0]
+    until(lambda: _status(f"http://{address}/v2/health/ready") == 200)
+    # A young broker's workers may still come, so it is no word yet that nobody serves a model.
+    until(lambda: _status(f"http://{address}/v2/models/nobody/ready") == 404)
+    yield address
     serving.process.terminate()
     serving.process.wait(PATIENCE)
 
@@ -84,3 +87,11 @@ def test_kserve_makes_its_calls(lines: Callable[..., list[str]]) -> None:
         "many at once",
         "refused with a sentence",
     ]
+
+
+def _status(url: str) -> int:
+    try:
+        with urllib.request.urlopen(url, timeout=PATIENCE) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
