@@ -112,7 +112,9 @@ class Ledger:
         now: float,
     ) -> None:
         start, stop = part
-        route = group.route or self._pipelines.get(group.topic)
+        route = group.route
+        if route is None and self._pipelines:
+            route = self._pipelines.get(group.topic)
         if route is not None:
             self._admit_flow(client, route, group, buffers, part, now)
             return
@@ -121,9 +123,8 @@ class Ledger:
         except UnknownTopic as unknown:
             self._turn_away(client, None, (group.base + start, group.base + stop), to_fault(unknown))
             return
-        fault = self._not_now(group)
-        if fault is not None:
-            self._turn_away(client, topic, (group.base + start, group.base + stop), fault)
+        if self._draining or group.deadline_ms == 0:
+            self._turn_away(client, topic, (group.base + start, group.base + stop), self._not_now())
             return
         at_once = topic.roster.items_at_once
         soonest = min(group.deadline_ms / 1000, self._longest) * at_once
@@ -142,12 +143,11 @@ class Ledger:
         else:
             self._admit_some(client, topic, group, buffers, part, now)
 
-    def _not_now(self, group: Group) -> Fault | None:
+    def _not_now(self) -> Fault:
+        """Return why nothing is taken in: this broker leaves, or else there was no time left."""
         if self._draining:
             return DRAINING
-        if group.deadline_ms == 0:
-            return Fault("deadline_exceeded", "the deadline had passed when the request arrived")
-        return None
+        return Fault("deadline_exceeded", "the deadline had passed when the request arrived")
 
     def _admit_some(
         self,
@@ -223,14 +223,16 @@ class Ledger:
             later=[ms / 1000 for ms in later] if later is not None else None,
         )
         client.items += held.open
-        self._weigh(client, topic, held.size)
         self._queue(client, topic, held, now)
 
     def _queue(self, client: Client, topic: Topic, held: Held, now: float) -> None:
         held.bucket = self._deadlines.add(held.deadline, held)
         client.hold(held)
         count = held.open
+        client.size += held.size
         topic.items += count
+        topic.size += held.size
+        self.size += held.size
         topic.tally.items += count
         topic.tally.size += held.size
         topic.asked(client.principal, now)
@@ -319,7 +321,8 @@ class Ledger:
         except UnknownTopic as unknown:
             self._turn_away(client, None, ids, to_fault(unknown))
             return
-        fault = self._not_now(group) or self._flows_in_vain(client, topics, group)
+        refused = self._draining or group.deadline_ms == 0
+        fault = self._not_now() if refused else self._flows_in_vain(client, topics, group)
         if fault is not None:
             self._turn_away(client, topics[0], ids, fault)
             return
@@ -422,16 +425,16 @@ class Ledger:
         if heavy is not None:
             self._fail_flow(flow, (start, start + 1), stage, heavy)
             return
-        self._weigh(client, topic, size)
         if not flow.plan.joins(reader.stage):
             self._enter_stage(flow, reader.stage, start, items, buffers, size, now)
             return
         sizes = [
             self._measure(items[at : at + 1], buffers and buffers[at : at + 1]) for at in range(len(items))
         ]
+        self._weigh(client, topic, size)
         for met in flow.meet(reader, start, items, buffers, sizes, self._limits.message_bytes):
+            self._weigh(client, topic, -met.size)
             if met.fault is not None:
-                self._weigh(client, topic, -met.size)
                 self._fail_flow(flow, (met.start, met.stop), stage, met.fault)
                 continue
             empty = [b""] * (met.stop - met.start)
@@ -721,7 +724,9 @@ class Ledger:
         if topic.apart:
             self._topics.touch(topic)
         if not held.open:
-            self._weigh(client, topic, -held.size)
+            client.size -= held.size
+            topic.size -= held.size
+            self.size -= held.size
             self._deadlines.discard(held.bucket, held)
             client.release(held)
             if held.flow is not None:

@@ -315,7 +315,9 @@ class WorkerCore:
             for span in batch.spans:
                 items += span.items
         buffers: list[Sequence[Any]] | None = None
-        joined = any(span.parts is not None for span in batch.spans)
+        joined = False
+        for span in batch.spans:
+            joined = joined or span.parts is not None
         if joined:
             items, buffers = _put_together(batch.spans, frames)
         elif frames:
