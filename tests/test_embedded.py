@@ -423,3 +423,79 @@ client = zbatch.local(predict)
 """
     ended = subprocess.run([sys.executable, "-c", program], timeout=PATIENCE, check=False)
     assert ended.returncode == 0
+
+
+# --- streams -------------------------------------------------------------------------------------
+
+
+def count_up(batch: list[int]) -> Iterator[list[Any]]:
+    """Yield 0, 1, ... for each item, as many as it says."""
+    for step in range(max(batch) + 1):
+        yield [step if step < most else zbatch.END if step == most else zbatch.NOTHING for most in batch]
+
+
+def test_parts_come_by_reference_as_they_are_yielded() -> None:
+    parts = [object(), object()]
+
+    def predict(batch: list[Any]) -> Iterator[list[Any]]:
+        for part in parts:
+            yield [part]
+
+    with zbatch.local(predict) as client:
+        assert list(client.stream("x")) == parts
+
+
+def test_several_streams_and_whole_results_share_the_model() -> None:
+    with zbatch.local(count_up) as client:
+        whole = client.submit([2, 0])
+        streams = [client.stream(most) for most in range(4)]
+        assert [list(stream) for stream in streams] == [list(range(most)) for most in range(4)]
+        assert whole.result() == [[0, 1], []]
+
+
+def test_a_model_that_yields_nothing_streams_its_output(model: Gated) -> None:
+    with zbatch.local(model) as client:
+        model.gate.set()
+        assert list(client.stream(4)) == [8]
+
+
+def test_a_model_waits_for_a_reader_and_stops_when_it_leaves() -> None:
+    steps: list[int] = []
+    closed = threading.Event()
+
+    def predict(batch: list[Any]) -> Iterator[list[Any]]:
+        try:
+            for step in range(10**9):
+                steps.append(step)
+                yield [step]
+        finally:
+            closed.set()
+
+    with zbatch.local(predict) as client:
+        stream = client.stream("x")
+        assert [next(stream) for _ in range(10_000)] == list(range(10_000))
+        # What nobody has read is bounded.
+        assert len(steps) < 20_000
+        del stream
+        assert closed.wait(PATIENCE)
+
+
+def test_a_stream_ends_in_an_error_when_its_client_is_closed() -> None:
+    client = zbatch.local(count_up)
+    stream = client.stream(10**9)
+    next(stream)
+    client.close()
+    with pytest.raises(ClientClosed):
+        list(stream)
+    with pytest.raises(ClientClosed):
+        client.stream(1)
+
+
+def test_what_a_stream_cannot_be_asked_for_is_refused() -> None:
+    with zbatch.local(count_up) as client:
+        with pytest.raises(BadRequest, match="timeout"):
+            client.stream(1, timeout=0)
+        with pytest.raises(UnknownTopic):
+            list(client.stream(1, topic="other"))
+        with pytest.raises(DeadlineExceeded), client.stream(10**6, timeout=0.000_001) as stream:
+            list(stream)

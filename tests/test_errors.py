@@ -39,6 +39,7 @@ TABLE = {
     "ModelFailed": ("model_failed", 500, False),
     "BadOutput": ("bad_output", 500, False),
     "PoisonItem": ("poison_item", 500, False),
+    "ReaderTooSlow": ("reader_too_slow", 429, False),
     "WorkerLost": ("worker_lost", 503, True),
     "NoWorkers": ("no_workers", 503, True),
     "BrokerUnreachable": ("broker_unreachable", 503, True),

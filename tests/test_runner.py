@@ -500,11 +500,8 @@ def test_what_is_no_sequence_of_outputs_fails_each_item(returned: Any) -> None:
     assert outputs(ran) == ["bad_output", "bad_output"]
 
 
-def test_a_generator_is_no_sequence_of_outputs() -> None:
-    def predict(batch: list[Any]) -> Any:
-        yield from batch
-
-    assert only_fault(run(predict, ["a"])).text == (
+def test_a_generator_expression_is_no_sequence_of_outputs() -> None:
+    assert only_fault(run(lambda batch: (item for item in batch), ["a"])).text == (
         "predict returned a generator for a batch of 1; "
         "wanted a sequence, such as a list, with one output for each item"
     )

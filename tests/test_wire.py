@@ -23,6 +23,7 @@ from zbatch.messages import (
     Draining,
     Facts,
     Fault,
+    Flow,
     Group,
     Hello,
     Leave,
@@ -30,6 +31,7 @@ from zbatch.messages import (
     Order,
     Ordered,
     Part,
+    Parts,
     Progress,
     Pulse,
     Ready,
@@ -40,13 +42,16 @@ from zbatch.messages import (
     Result,
     Results,
     Returned,
+    Room,
     Skip,
     Span,
     Stage,
     Status,
     StatusAsk,
+    Taken,
     Welcome,
     Who,
+    Yielded,
 )
 from zbatch.schema import SCHEMA_BYTES
 
@@ -92,16 +97,33 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
         2,
         b"\x01\x95\xa7REQUEST"
         + HEAD_BYTES
-        + b"\x91\x9c\x05\xa4bert\xcc\xfa\x92\xc4\x01a\xc4\x01b\x92\x00\x02"
-        b"\xff\xa1k\x92\xcb?\xf8\0\0\0\0\0\0\xcb@\0\0\0\0\0\0\0\xc3\xc3\x92\x00\n\xc0",
+        + b"\x91\x9d\x05\xa4bert\xcc\xfa\x92\xc4\x01a\xc4\x01b\x92\x00\x02"
+        b"\xff\xa1k\x92\xcb?\xf8\0\0\0\0\0\0\xcb@\0\0\0\0\0\0\0\xc3\xc3\x92\x00\n\xc0\x00",
     ),
     (
         Request(*HEAD, [Group(5, "pipe", 250, [b"a"], route=ROUTE)]),
         0,
         b"\x01\x95\xa7REQUEST"
         + HEAD_BYTES
-        + b"\x91\x9c\x05\xa4pipe\xcc\xfa\x91\xc4\x01a\xc0\x00\xa0\xc0\xc2\xc2\xc0"
-        b"\x92\x93\xa3pre\xa3cut\x91\x92\xa0\x00\x93\xa4post\xa4bert\x92\x92\xa1x\x00\x92\xa1y\x01",
+        + b"\x91\x9d\x05\xa4pipe\xcc\xfa\x91\xc4\x01a\xc0\x00\xa0\xc0\xc2\xc2\xc0"
+        b"\x92\x93\xa3pre\xa3cut\x91\x92\xa0\x00\x93\xa4post\xa4bert\x92\x92\xa1x\x00\x92\xa1y\x01\x00",
+    ),
+    (
+        Request(*HEAD, [Group(5, "bert", 250, [b"a"], whole=True, patience_ms=300)]),
+        0,
+        b"\x01\x95\xa7REQUEST"
+        + HEAD_BYTES
+        + b"\x91\x9d\x05\xa4bert\xcc\xfa\x91\xc4\x01a\xc0\x00\xa0\xc0\xc3\xc2\xc0\xc0\xcd\x01,",
+    ),
+    (
+        Parts(*HEAD, [Flow(5, 7, [b"a", b"b"], [0, 2], True)]),
+        2,
+        b"\x01\x95\xa5PARTS" + HEAD_BYTES + b"\x91\x96\x05\x07\x92\xc4\x01a\xc4\x01b\x92\x00\x02\xc3\xc0",
+    ),
+    (
+        Taken(*HEAD, [(5, 300)]),
+        0,
+        b"\x01\x95\xa5TAKEN" + HEAD_BYTES + b"\x91\x92\x05\xcd\x01,",
     ),
     (
         Result(*HEAD, [Results(5, [b"a", b"b"], [0, 2])]),
@@ -138,10 +160,12 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
         b"\x95\xa1n\xa11\xc4\x02{}\xa6cuda:0\xc4\x02[]",
     ),
     (
-        Batch(*HEAD, EPOCH, 9, 1, [Span(ORIGIN, 5, 250, [b"a", b"b"], [0, 2], [0, 10])], "k", True),
+        Batch(
+            *HEAD, EPOCH, 9, 1, [Span(ORIGIN, 5, 250, [b"a", b"b"], [0, 2], [0, 10], None, True)], "k", True
+        ),
         2,
-        b"\x01\x9a\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x97\xc4\x08origin..\x05\xcc\xfa"
-        b"\x92\xc4\x01a\xc4\x01b\x92\x00\x02\x92\x00\n\xc0\xa1k\xc3",
+        b"\x01\x9a\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x98\xc4\x08origin..\x05\xcc\xfa"
+        b"\x92\xc4\x01a\xc4\x01b\x92\x00\x02\x92\x00\n\xc0\xc3\xa1k\xc3",
     ),
     (
         Batch(
@@ -152,8 +176,8 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
             [Span(ORIGIN, 5, 250, [b""], parts=[Part("x", [b"a"]), Part("y", [b"b"], [2])])],
         ),
         2,
-        b"\x01\x9a\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x97\xc4\x08origin..\x05\xcc\xfa"
-        b"\x91\xc4\x00\xc0\xc0\x92\x93\xa1x\x91\xc4\x01a\xc0\x93\xa1y\x91\xc4\x01b\x91\x02\xa0\xc2",
+        b"\x01\x9a\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x98\xc4\x08origin..\x05\xcc\xfa"
+        b"\x91\xc4\x00\xc0\xc0\x92\x93\xa1x\x91\xc4\x01a\xc0\x93\xa1y\x91\xc4\x01b\x91\x02\xc2\xa0\xc2",
     ),
     (Progress(*HEAD, EPOCH, 9), 0, b"\x01\x96\xa8PROGRESS" + HEAD_BYTES + b"\xc4\x08epoch...\t"),
     (
@@ -171,6 +195,19 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
         2,
         b"\x01\x9c\xa4DONE" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\xc4\x08incarna.\x92\xc4\x01a\xc4\x00"
         b"\x92\x02\x00\x91\x92\x01\x95\xacmodel_failed\xa2no\x00\xaaValueError\xa2tb\xcb?\xf8\0\0\0\0\0\0",
+    ),
+    (
+        Yielded(
+            *HEAD, EPOCH, 9, 1, INCARNATION, [Flow(1, 7, [b"a"], [1], False, Fault("model_failed", "no"))]
+        ),
+        1,
+        b"\x01\x99\xa5YIELD" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\xc4\x08incarna."
+        b"\x91\x96\x01\x07\x91\xc4\x01a\x91\x01\xc2\x95\xacmodel_failed\xa2no\x00\xa0\xa0",
+    ),
+    (
+        Room(*HEAD, EPOCH, 9, [(1, 300)]),
+        0,
+        b"\x01\x97\xa4ROOM" + HEAD_BYTES + b"\xc4\x08epoch...\t\x91\x92\x01\xcd\x01,",
     ),
     (Recall(*HEAD, EPOCH, 9), 0, b"\x01\x96\xa6RECALL" + HEAD_BYTES + b"\xc4\x08epoch...\t"),
     (
@@ -349,6 +386,27 @@ def test_buffers_are_counted_over_all_groups_of_a_request() -> None:
         ],
     )
     assert wire.decode(wire.encode(request), 6) == request
+
+
+def test_buffers_are_counted_over_all_parts_of_streams() -> None:
+    flows = [Flow(1, 0, [b"a", b"b"], [2, 1]), Flow(3, 0, [b"c"]), Flow(4, 0, [b"d"], [3])]
+    for message in (Parts(*HEAD, flows), Yielded(*HEAD, EPOCH, 9, 1, INCARNATION, flows)):
+        assert wire.decode(wire.encode(message), 6) == message
+        assert why(wire.encode(message), 5) == "the envelope speaks of 6 buffers, 5 came with it"
+
+
+def test_parts_that_no_number_can_count_are_refused() -> None:
+    assert why(wire.encode(Parts(*HEAD, [Flow(1, 2**53, [b"a"])]))) == "parts beyond 2**53"
+
+
+def test_parts_of_many_streams_have_too_many_buffers_together() -> None:
+    flows = [Flow(at, 0, [b"a"], [16_384]) for at in range(2)]
+    text = "32768 buffers, at most 16384 travel in one message"
+    assert why(wire.encode(Parts(*HEAD, flows))) == text
+
+
+def test_a_stream_of_several_items_is_refused() -> None:
+    assert why(wire.encode(group(patience_ms=300))) == "one stream for 2 items"
 
 
 def test_items_without_buffers_need_not_say_so() -> None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         Overloaded,
         PoisonItem,
         ProtocolMismatch,
+        ReaderTooSlow,
         TooLarge,
         Unauthorized,
         UnknownTopic,
@@ -42,11 +43,14 @@ if TYPE_CHECKING:
     from zbatch.model import Context, ManagedModel, Model
     from zbatch.pipelines import pipeline
     from zbatch.runner import current_batch, progress
+    from zbatch.steps import END, NOTHING
     from zbatch.streamer import Streamer, ThreadedStreamer, ZStreamer
 
     __version__: str
 
 __all__ = [
+    "END",
+    "NOTHING",
     "AsyncZClient",
     "BadInput",
     "BadOutput",
@@ -67,6 +71,7 @@ __all__ = [
     "Overloaded",
     "PoisonItem",
     "ProtocolMismatch",
+    "ReaderTooSlow",
     "Streamer",
     "ThreadedStreamer",
     "TooLarge",
@@ -85,6 +90,8 @@ __all__ = [
 ]
 
 _HOMES = {
+    "END": "steps",
+    "NOTHING": "steps",
     "AsyncZClient": "aio",
     "Future": "futures",
     "ZClient": "client",

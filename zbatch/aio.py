@@ -25,9 +25,10 @@ from zbatch import payload, wire
 from zbatch.calls import WINDOW, Ask, Asking, encode_copied, rows
 from zbatch.config import Timing, client_endpoints, keys_folder
 from zbatch.core.actions import Send
-from zbatch.core.calls import Action, Answered, Call, Finished, Shown
+from zbatch.core.calls import Action, Answered, Call, Came, Finished, Shown
 from zbatch.core.client import ClientCore
-from zbatch.errors import BrokerUnreachable, ClientClosed, ZbatchError, from_fault, to_fault
+from zbatch.core.stream import Part
+from zbatch.errors import BrokerUnreachable, Cancelled, ClientClosed, ZbatchError, from_fault, to_fault
 from zbatch.futures import undecodable, unpack
 from zbatch.lines import Askers, Lines, broken_down, new_core, no_status, not_opened
 from zbatch.messages import Fault
@@ -85,6 +86,121 @@ class AsyncFuture(asyncio.Future[list[Out]], Call):
             self.set_result(failed)
         else:
             self.set_exception(error)
+
+
+class AsyncIncoming(Call):
+    """The call of a stream, between its reader and the loop's line."""
+
+    def __init__(self, line: _LoopLine, loop: asyncio.AbstractEventLoop) -> None:
+        self._line = line
+        self._loop = loop
+        self._parts: deque[tuple[Part, int]] = deque()
+        self._is_over = False
+        self._error: ZbatchError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    async def take(self) -> Part | None:
+        """Return the next part; None: the stream has come to its end.  Raises the error that it ends in."""
+        while not self._parts:
+            if self._is_over:
+                if self._error is not None:
+                    raise self._error
+                return None
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        part, weight = self._parts.popleft()
+        assert self.inflow is not None
+        self.inflow.taken += weight
+        if self.inflow.is_due:
+            self._line.read(self)
+        return part
+
+    def close(self) -> None:
+        """Cancel what is not done."""
+        if not self._is_over:
+            self._parts.clear()
+            self.fail(Cancelled("the caller closed this stream"))
+            self._line.withdraw(self)
+
+    def let_go(self) -> None:
+        """Cancel what is not done, from any thread: nobody has the stream any more."""
+        if not self._is_over:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self.close)
+
+    def done(self) -> bool:
+        """Return whether nothing more comes."""
+        return self._is_over
+
+    def arrive(self, parts: Sequence[tuple[Part, int]]) -> None:
+        """Take parts that came."""
+        self._parts.extend(parts)
+        self._wake()
+
+    def settle_all(self) -> None:
+        """Say that the stream has its outcome."""
+        self._end(from_fault(self.faults[0]) if self.faults else None)
+
+    def settle_fault(self, fault: Fault) -> None:
+        """Give the error that ends it."""
+        self._end(from_fault(fault))
+
+    def fail(self, error: ZbatchError) -> None:
+        """End it in an error."""
+        self._end(error)
+
+    def _end(self, error: ZbatchError | None) -> None:
+        self._error = error
+        self._is_over = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class AsyncStream(Generic[Out]):
+    """The parts of one item's result, as the model yields them: iterate over it with ``async for``, once.
+
+    It raises and ends as :class:`zbatch.streams.Stream` does; leaving the loop, ``aclose()``, the end of an
+    ``async with`` block, cancelling the task and letting go of it cancel what is not done.
+    """
+
+    def __init__(self, call: AsyncIncoming) -> None:
+        self._call = call
+        self._finalizer = weakref.finalize(self, call.let_go)
+        self._finalizer.atexit = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Out:
+        try:
+            part = await self._call.take()
+        except BaseException:
+            self._call.close()
+            raise
+        if part is None:
+            raise StopAsyncIteration
+        try:
+            decoded: Out = payload.decode(*part)
+        except ValueError as error:
+            self._call.close()
+            raise undecodable(error) from None
+        return decoded
+
+    async def aclose(self) -> None:
+        """Cancel what is not done, here, at the broker and at the worker."""
+        self._call.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.aclose()
 
 
 class AsyncZClient(Generic[In, Out]):
@@ -189,6 +305,27 @@ class AsyncZClient(Generic[In, Out]):
             self._asking.prepare(future, sequence, time.monotonic(), topic=topic)
         line.put(future)
         return future
+
+    def stream(
+        self,
+        item: In,
+        *,
+        topic: str | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        key: str = "",
+        cost: float | None = None,
+    ) -> AsyncStream[Out]:
+        """Return an async iterator over the parts of an item's result; see :meth:`zbatch.ZClient.stream`.
+
+        It is to be called in the client's event loop.
+        """
+        line = self._line
+        call = AsyncIncoming(line, line.bind())
+        ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
+        self._asking.prepare_stream(call, item, time.monotonic(), **ask)  # type: ignore[arg-type]
+        line.put(call)
+        return AsyncStream(call)
 
     async def map(
         self,
@@ -312,14 +449,20 @@ class _LoopLine:
         self._perform(self._core.start(time.monotonic()))
         self._call_soon()
 
-    def put(self, future: AsyncFuture[Any]) -> None:
+    def put(self, future: AsyncFuture[Any] | AsyncIncoming) -> None:
         """Take a call over; it leaves with all others of this turn of the loop."""
         assert self._core is not None
         self._core.submit(future)
         if self._turn is None:
             self._call_soon()
 
-    def withdraw(self, future: AsyncFuture[Any]) -> None:
+    def read(self, call: Call) -> None:
+        """Tell the broker how much of a stream was read."""
+        if self._core is not None:
+            self._perform(self._core.read([call], time.monotonic()))
+            self._call_soon()
+
+    def withdraw(self, future: AsyncFuture[Any] | AsyncIncoming) -> None:
         """Tell the broker that nobody waits for a call any more."""
         if self._core is not None and self._loop is not None and not self._loop.is_closed():
             self._perform(self._core.cancel(future, time.monotonic()))
@@ -530,6 +673,10 @@ def _settle(action: Any) -> None:
         future = action.call
         if not future.done():
             future.settle_all()
+    elif isinstance(action, Came):
+        future = action.call
+        if not future.done():
+            future.arrive(action.parts)
     else:
         for future in action.calls:
             if not future.done():

@@ -16,9 +16,11 @@ from typing import Any, Generic, Self, TypedDict, TypeVar
 
 from zbatch import notation, payload
 from zbatch.core.calls import Call
+from zbatch.core.stream import Inflow
 from zbatch.errors import BadRequest, ClientClosed
-from zbatch.futures import Future, Line
+from zbatch.futures import Decode, Future, Line
 from zbatch.pipelines import Pipeline
+from zbatch.streams import Incoming, Stream
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -125,6 +127,24 @@ class Asking:
             call.outputs = [None] * len(payloads)
             call.mark = (topic, key, priority, call)
 
+    def prepare_stream(
+        self,
+        call: Call,
+        item: Any,
+        now: float,
+        *,
+        topic: str | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        key: str = "",
+        cost: float | None = None,
+    ) -> None:
+        """Set up a stream, whose deadline is for the next part; raises what :meth:`prepare` does."""
+        self.prepare(call, (item,), now, topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
+        call.inflow = Inflow(self.timeout if timeout is None else _checked_timeout(timeout))
+        call.items, call.outputs, call.left = [call.item], [None], 1
+        call.mark = (*call.mark[:3], call)
+
     def _mark_of(self, topic: str | Pipeline) -> tuple[Any, ...]:
         """Return the mark of calls for a topic; raises :class:`BadRequest` for what names none."""
         is_pipeline = isinstance(topic, Pipeline)
@@ -179,6 +199,7 @@ class Caller(Generic[In, Out]):
     """The calls of a client that blocks, whatever its line carries them over."""
 
     _future: type[Future[Any]] = Future
+    _decode: Decode = staticmethod(payload.decode)
 
     def __init__(self, asking: Asking, line: Line) -> None:
         self._asking = asking
@@ -265,6 +286,33 @@ class Caller(Generic[In, Out]):
             self._asking.prepare(future, sequence, time.monotonic(), topic=topic)
         line.put(future)
         return future
+
+    def stream(
+        self,
+        item: In,
+        *,
+        topic: str | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        key: str = "",
+        cost: float | None = None,
+    ) -> Stream[Out]:
+        """Return an iterator over the parts of an item's result, as a model that is a generator yields them.
+
+        ``timeout`` is for the first part, and after each part for the next one, so a stream may outlive it.
+        An error comes in the place of what is missing: an item runs again only while nothing of it was
+        delivered.  Leaving the loop cancels.  Of a model that is no generator, and of a pipeline, the one
+        part is the output.
+        """
+        line = self._line
+        if line.closed:
+            raise ClientClosed(line.closed)
+        call = Incoming()
+        ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
+        self._asking.prepare_stream(call, item, time.monotonic(), **ask)  # type: ignore[arg-type]
+        line.put(call)
+        line.carry()
+        return Stream(call, line, self._decode)
 
     def map(
         self,

@@ -74,7 +74,7 @@ class Connection(Line):
 
     # --- callers' side -----------------------------------------------------------------------------
 
-    def put(self, future: Future[Any]) -> None:
+    def put(self, future: Any) -> None:
         """Hand a call over to whoever is at the helm, if somebody is."""
         if self._core is None:
             self._adapt()
@@ -193,7 +193,7 @@ class Connection(Line):
 
     def _has_orders(self) -> bool:
         """Return whether callers left something to be done."""
-        return bool(self._pending or self._cancelled or self._askers.is_due)
+        return bool(self._pending or self._cancelled or self._advanced or self._askers.is_due)
 
     def _carry_all(self) -> None:
         """Carry calls in the helm's own thread, until nothing is open."""
@@ -276,6 +276,9 @@ class Connection(Line):
         actions = core.flush(now)
         while self._cancelled:
             actions += core.cancel(self._cancelled.popleft(), now)
+        if self._advanced:
+            advanced = [self._advanced.popleft() for _ in range(len(self._advanced))]
+            actions += core.read(advanced, now)
         if self._askers.is_due:
             self._askers.ask()
             actions += core.ask_status(now)

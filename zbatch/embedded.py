@@ -33,6 +33,7 @@ from zbatch.core.worker import Job, Offer, WorkerCore
 from zbatch.errors import ClientClosed, ConfigError, to_fault
 from zbatch.futures import CLOSED, UNFINISHED, Future, Line, settle
 from zbatch.lines import Lines
+from zbatch.messages import Fault
 from zbatch.model import Context, LoadedModel, load, wrap
 from zbatch.runner import Runner, Work
 
@@ -108,6 +109,7 @@ class LocalClient(Caller[In, Out]):
     """Asks the model in this process; the calls are those of :class:`zbatch.ZClient`."""
 
     _future = _LocalFuture
+    _decode = staticmethod(lambda part, _=(): part)
 
     def __init__(self, asking: Asking, line: _LocalLine) -> None:
         self._line: _LocalLine = line
@@ -173,7 +175,7 @@ class _LocalLine(Line):
 
     # --- callers' side -----------------------------------------------------------------------------
 
-    def put(self, future: Future[Any]) -> None:
+    def put(self, future: Any) -> None:
         """Take a call over."""
         self._pending.append(future)
         if self._bell.is_awaited:
@@ -297,7 +299,7 @@ class _LocalLine(Line):
         self._busy = True
         if self._clock.is_awaited:
             self._clock.ring()
-        ran = runner.run(Work(*job.work(), joined=job.joined))
+        ran = runner.run(Work(*job.work(), joined=job.joined, sink=_Sink(self, job)))
         self._busy = False
         with self._lock:
             done = self._worker.finished(job, ran.outputs, None, ran.errors, ran.seconds)
@@ -307,6 +309,22 @@ class _LocalLine(Line):
         _announce(told)
         if len(told) > 1 and ran.seconds < RETURN:
             self._let_return(len(told))
+
+    def put_parts(self, job: Job, parts: Any, ended: Any) -> None:
+        """Hand on what a step of the model yielded."""
+        with self._lock:
+            now = time.monotonic()
+            told = self._deliver(WORKER, self._worker.put(job, parts, ended), now)
+            told += self._drive(now)
+        _announce(told)
+
+    def wait_for_readers(self, job: Job, places: Sequence[int]) -> None:
+        """Wait while only readers that are behind want what the model would yield next."""
+        while self._worker.are_held_up(job, places, time.monotonic()) and not self.closed:
+            with self._bell.awaited():
+                if not self._advanced and not self._cancelled:
+                    self._bell.wait(LOOK)
+            self.put_parts(job, (), ())
 
     def _let_return(self, told: int) -> None:
         """Let those who were just told ask again, as long as more of them come."""
@@ -318,7 +336,7 @@ class _LocalLine(Line):
 
     def _sleep(self, due: float | None) -> None:
         with self._bell.awaited():
-            if not (self._pending or self._cancelled or self.closed):
+            if not (self._pending or self._cancelled or self._advanced or self.closed):
                 self._bell.wait(None if due is None else max(0.0, due - time.monotonic()))
 
     def _watch(self) -> None:
@@ -346,6 +364,9 @@ class _LocalLine(Line):
         actions: list[Action] = self._client.flush(now)
         while self._cancelled:
             actions += self._client.cancel(self._cancelled.popleft(), now)
+        if self._advanced:
+            advanced = [self._advanced.popleft() for _ in range(len(self._advanced))]
+            actions += self._client.read(advanced, now)
         actions += self._client.tick(now)
         told = self._deliver(CLIENT, actions, now)
         return told + self._deliver(BROKER, self._broker.tick(now), now)
@@ -375,6 +396,27 @@ class _LocalLine(Line):
     def _due(self) -> float | None:
         times = (self._client.wakeup(), self._broker.wakeup())
         return min((time for time in times if time is not None), default=None)
+
+
+class _Sink:
+    """Where the parts of the batch go that runs here."""
+
+    def __init__(self, line: _LocalLine, job: Job) -> None:
+        self._line = line
+        self._job = job
+
+    def is_streamed(self, place: int) -> bool:
+        return self._job.streams()[place] is not None
+
+    def is_wanted(self, place: int) -> bool:
+        flow = self._job.streams()[place]
+        return flow is None or flow.is_open
+
+    def put(self, parts: list[tuple[int, Any, Sequence[Any]]], ended: list[tuple[int, Fault | None]]) -> None:
+        self._line.put_parts(self._job, parts, ended)
+
+    def wait(self, places: Sequence[int]) -> None:
+        self._line.wait_for_readers(self._job, places)
 
 
 class _Bell:

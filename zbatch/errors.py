@@ -138,6 +138,13 @@ class WorkerLost(ZbatchError):
     retryable = True
 
 
+class ReaderTooSlow(ZbatchError):
+    """A stream was read so slowly that its model went on without it, or not at all for its whole timeout."""
+
+    code = "reader_too_slow"
+    http_status = 429
+
+
 class DeadlineExceeded(ZbatchError, TimeoutError):
     """The time that the caller gave is over."""
 

@@ -17,7 +17,7 @@ from itertools import repeat
 from typing import Any, TypeVar
 
 from zbatch import payload
-from zbatch.core.calls import Answered, Call, Failed, Finished
+from zbatch.core.calls import Answered, Call, Came, Failed, Finished
 from zbatch.errors import BadOutput, BatchError, Cancelled, ZbatchError, from_fault
 from zbatch.messages import Fault
 
@@ -48,10 +48,12 @@ class Line:
         # An outcome and a caller's cancel must not both settle a call; the garbage collector may cancel one
         # in the middle of another's outcome.
         self._settling = threading.RLock()
-        self._pending: deque[Future[Any]] = deque()
-        self._cancelled: deque[Future[Any]] = deque()
+        self._pending: deque[Any] = deque()
+        self._cancelled: deque[Any] = deque()
+        self._advanced: deque[Call] = deque()
+        """Streams of which so much was read that the broker should know."""
 
-    def put(self, future: Future[Any]) -> None:
+    def put(self, future: Any) -> None:
         """Take a call over."""
         raise NotImplementedError
 
@@ -63,7 +65,12 @@ class Line:
         """Block until the future is settled or the time is over; return whether it is settled."""
         raise NotImplementedError
 
-    def cancel(self, future: Future[Any]) -> None:
+    def read(self, call: Call) -> None:
+        """Have the broker told how much of a stream was read."""
+        self._advanced.append(call)
+        self._call_carrier()
+
+    def cancel(self, future: Any) -> None:
         """Withdraw a call that is not settled: it is settled here and now, the broker is told soon."""
         with self._settling:
             if future.done():
@@ -71,7 +78,7 @@ class Line:
             tell = future.settle_cancelled()
         self._withdrawn(future, tell)
 
-    def overdue(self, future: Future[Any]) -> None:
+    def overdue(self, future: Any) -> None:
         """End a call that was not ended in time: whoever should have, broke down or was stopped."""
         with self._settling:
             if future.done():
@@ -79,7 +86,7 @@ class Line:
             tell = future.settle_fault(NOT_CARRIED)
         self._withdrawn(future, tell)
 
-    def _withdrawn(self, future: Future[Any], tell: bool) -> None:
+    def _withdrawn(self, future: Any, tell: bool) -> None:
         if tell:
             future.announce()
         self._cancelled.append(future)
@@ -347,8 +354,8 @@ class Future(concurrent.futures.Future[list[Out]], Call):
         return f"<zbatch.Future {('waiting', 'settled', 'cancelled')[self._phase]}>"
 
 
-def settle(action: Answered | Finished | Failed) -> list[Future[Any]]:
-    """Give calls their outcomes; return the futures that somebody waits for, to be told."""
+def settle(action: Answered | Finished | Came | Failed) -> list[Any]:
+    """Give calls their outcomes, or parts of them; return those that somebody waits for, to be told."""
     told: list[Any] = []
     if isinstance(action, Answered):
         buffers = action.buffers or repeat(())
@@ -362,6 +369,11 @@ def settle(action: Answered | Finished | Failed) -> list[Future[Any]]:
     elif isinstance(action, Finished):
         call = action.call
         if not call.done() and call.settle_all():
+            told.append(call)
+    elif isinstance(action, Came):
+        call = action.call
+        if not call.done():
+            call.arrive(action.parts)
             told.append(call)
     else:
         for call in action.calls:

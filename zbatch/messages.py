@@ -180,6 +180,8 @@ class Group(Struct, frozen=True, array_like=True, gc=False):
     """By how much each item's deadline is later than ``deadline_ms``; None: they share it."""
     route: Route | None = None
     """The pipeline to go through; ``topic`` is only its name then."""
+    patience_ms: Count = 0
+    """The result of its one item is wanted part by part, the next within this time; 0: as a whole."""
 
 
 class Request(Message, frozen=True, tag="REQUEST"):
@@ -221,6 +223,34 @@ class Cancel(Message, frozen=True, tag="CANCEL"):
     ids: Ranges
     back: bool = False
     """Wanted still, elsewhere: what no worker has here comes back as REFUSED with ``draining``."""
+
+
+class Flow(Struct, frozen=True, array_like=True, gc=False):
+    """Consecutive parts of one stream, and perhaps its end."""
+
+    at: Count
+    """To a client the item's id, from a worker its place in the batch."""
+    first: Count
+    """The number of the first of these parts within the stream, from 0: a gap, or what comes twice, shows."""
+    parts: list[bytes]
+    buffers: list[Count] | None = None
+    ended: bool = False
+    """After these parts the stream has come to its end."""
+    fault: Fault | None = None
+    """From a worker: it ends in this error (to a client that is said in REFUSED)."""
+
+
+class Parts(Message, frozen=True, tag="PARTS"):
+    """Parts of streams have come."""
+
+    flows: list[Flow]
+
+
+class Taken(Message, frozen=True, tag="TAKEN"):
+    """So much of these streams has been read, in all; ``core/stream.py`` says how parts are weighed."""
+
+    streams: Annotated[list[tuple[Count, Count]], Meta(max_length=4096)]
+    """Ids, each with what was read."""
 
 
 class StatusAsk(Message, frozen=True, tag="STATUS?"):
@@ -300,6 +330,8 @@ class Span(Struct, frozen=True, array_like=True, gc=False):
     later_ms: list[Count] | None = None
     parts: list[Part] | None = None
     """Where several stages of a pipeline meet: the items are dicts of these, and ``items`` are empty."""
+    streamed: bool = False
+    """Parts are wanted as the model yields them."""
 
 
 class Batch(Message, frozen=True, tag="BATCH"):
@@ -335,6 +367,25 @@ class Done(Message, frozen=True, tag="DONE"):
     run_ms: Annotated[float, Meta(ge=0, le=1e12)] = 0.0
 
 
+class Yielded(Message, frozen=True, tag="YIELD"):
+    """The batch that runs has come so far: parts of those of its items that are streamed."""
+
+    epoch: Token
+    batch: Positive
+    attempt: Positive
+    incarnation: bytes
+    flows: list[Flow]
+
+
+class Room(Message, frozen=True, tag="ROOM"):
+    """So much of the streams of this batch has been read, in all."""
+
+    epoch: Token
+    batch: Positive
+    streams: Annotated[list[tuple[Count, Count]], Meta(max_length=4096)]
+    """Positions in the batch, each with what was read."""
+
+
 class Recall(Message, frozen=True, tag="RECALL"):
     """Give this batch back if it has not begun."""
 
@@ -343,7 +394,7 @@ class Recall(Message, frozen=True, tag="RECALL"):
 
 
 class Skip(Message, frozen=True, tag="SKIP"):
-    """Nobody waits for these positions of the batch any more; leave them out if it has not begun."""
+    """Nobody waits for these positions of the batch any more; leave them out, or stop their streams."""
 
     epoch: Token
     batch: Positive
@@ -408,6 +459,8 @@ AnyMessage = (
     | Result
     | Refused
     | Cancel
+    | Parts
+    | Taken
     | StatusAsk
     | Status
     | Order
@@ -416,6 +469,8 @@ AnyMessage = (
     | Batch
     | Progress
     | Done
+    | Yielded
+    | Room
     | Recall
     | Skip
     | Returned

@@ -27,6 +27,7 @@ from zbatch.errors import BadInput, BadOutput, ConfigError, encodable
 from zbatch.messages import Facts
 from zbatch.schema import SCHEMA_BYTES, schema_of
 from zbatch.signature import Signature
+from zbatch.steps import is_generator, whole_of
 
 In = TypeVar("In", contravariant=True)
 Out = TypeVar("Out", covariant=True)
@@ -58,6 +59,13 @@ class Context:
 
 class Model(Protocol[In, Out]):
     """What a worker runs: one output per input, in the same order.
+
+    ``predict`` may be a generator, sync or async, whose items' results come part by part.  At each step it
+    yields a list with an entry for each item of the batch, or a dict from places to entries: the next part,
+    ``zbatch.NOTHING``, ``zbatch.END`` when that item's result is complete, or an exception that fails that
+    item.  When it returns, all that have not ended do.  Each part goes to whoever reads it with ``stream``;
+    who asked with ``predict`` gets the list of the parts as the output.  When nobody waits for anything any
+    more, the generator is closed; ``zbatch.current_batch().wanted(place)`` says it of one item.
 
     Beside ``predict`` it may have ``__init__(**args)``, ``setup(context)``, ``close()`` and the attributes
     ``example`` (an item; it is run before the model counts as ready), ``idempotent`` (False: no batch is
@@ -134,7 +142,10 @@ class LoadedModel:
         except BadInput as error:
             raise ConfigError(f"{origin} of {self._name}: not what its predict declares: {error}") from None
         try:
-            (output,) = outputs_of(self.predict([item]), 1)
+            results = self.predict([item])
+            if is_generator(results):
+                results = whole_of(results, 1)
+            (output,) = outputs_of(results, 1)
         except BadOutput as error:
             raise BadOutput(f"warm-up with {origin} of {self._name}: {error}") from None
         if isinstance(output, BaseException):

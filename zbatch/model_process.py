@@ -30,6 +30,7 @@ from zbatch.core.actions import Send
 from zbatch.core.worker import Job, Offer, WorkerCore
 from zbatch.errors import ConfigError
 from zbatch.journal import Journal
+from zbatch.messages import Done, Fault, Room, Skip, Yielded
 from zbatch.model import Context, LoadedModel, load
 from zbatch.processes import LEAVE, Note, die_with_parent
 from zbatch.runner import Runner, Work, place_of
@@ -52,6 +53,9 @@ when this one ends.  Shorter runs gain nothing by it."""
 
 LOOK = 0.100
 """Seconds between two looks of the second thread at whether it is needed, while the model is idle."""
+
+FULL = 0.001
+"""Seconds until a way that is full is tried again."""
 
 FAILURES_EVERY = 10.0
 """Seconds between two lines about a model that raises: enough to see that it does, too few to fill a log."""
@@ -133,6 +137,10 @@ class ModelProcess:
         self._leaving: float | None = None
         self._failures = _Failures()
         self._work = model_metrics.Work()
+        self._news = threading.Event()
+        """Something was read while the model ran."""
+        self._says_progress = 0.0
+        """When the broker is told again that a generator advances."""
 
     def run(self) -> int:
         """Load the model and serve until told to leave; return the exit status."""
@@ -202,7 +210,7 @@ class ModelProcess:
                 self._turn(now)
                 job, actions = self._core.begin(now)
                 self._perform(actions)
-                due = self._core.wakeup()
+                due = now + FULL if self._core.is_choked else self._core.wakeup()
                 if job is None and self._core.is_drained(now):
                     return
                 if job is None and not actions:
@@ -216,7 +224,7 @@ class ModelProcess:
                 self._busy = time.monotonic()
 
     def _run_job(self, runner: Runner, job: Job) -> None:
-        work = Work(*job.work(), joined=job.joined)
+        work = Work(*job.work(), joined=job.joined, sink=_Sink(self, job))
         self._note.begin(job.epoch, job.number, job.lease, apart=job.apart)
         ran = runner.run(work)
         self._note.finish(job.number)
@@ -256,6 +264,28 @@ class ModelProcess:
             with self._lock:
                 self._perform(self._core.progress())
 
+    # --- streams -----------------------------------------------------------------------------------
+
+    def put(self, job: Job, parts: Any, ended: Any) -> None:
+        """Send what a step of the model yielded, as far as its readers keep up."""
+        self._note.progress(job.lease)
+        with self._lock:
+            self._perform(self._core.put(job, parts, ended))
+        now = time.monotonic()
+        if now >= self._says_progress:
+            # What is gathered for those who wait for all of it is not sent yet, and no sign of anything.
+            self._says_progress = now + self.spec.timing.beat
+            with self._lock:
+                self._perform(self._core.progress())
+
+    def wait(self, job: Job, places: Sequence[int]) -> None:
+        """Wait while only readers that are behind want what the model would yield next."""
+        while self._core.are_held_up(job, places, time.monotonic()):
+            self._news.clear()
+            if self._core.are_held_up(job, places, time.monotonic()):
+                self._news.wait(FULL if self._core.is_choked else LOOK)
+            self.put(job, (), ())
+
     # --- sockets -----------------------------------------------------------------------------------
 
     def _connect(self) -> None:
@@ -285,7 +315,7 @@ class ModelProcess:
             if busy is None or now - busy < TAKE_OVER:
                 self._ended.wait(LOOK if busy is None else busy + TAKE_OVER - now)
                 continue
-            due = self._core.wakeup()
+            due = now if self._core.is_choked else self._core.wakeup()
             patience = max(0, int((due - now) * 1000) + 1)
             ready = self._stand_in_poll.poll(patience)
             if any(descriptor == self._lifeline for descriptor, _ in ready):
@@ -326,10 +356,18 @@ class ModelProcess:
                     self._journal.event("malformed message", level="warning", why=str(error))
                     continue
                 self._perform(self._core.handle(peer, message, frames, now))
+                if type(message) is Room or type(message) is Skip:
+                    self._news.set()
 
     def _perform(self, actions: Sequence[Send]) -> None:
+        full: set[bytes] = set()
         for action in actions:
-            send(self._sockets[action.peer], action.message, action.frames)
+            message = action.message
+            if not isinstance(message, Yielded | Done):
+                send(self._sockets[action.peer], message, action.frames)
+            elif action.peer in full or not send(self._sockets[action.peer], message, action.frames):
+                full.add(action.peer)
+                self._core.unsent(action.peer, message)
 
     def _say_goodbye(self) -> None:
         self._ended.set()
@@ -338,6 +376,27 @@ class ModelProcess:
             for socket in self._sockets.values():
                 socket.close(500)
             self._context.term()
+
+
+class _Sink:
+    """Where the parts of a batch go that runs here."""
+
+    def __init__(self, process: ModelProcess, job: Job) -> None:
+        self._process = process
+        self._job = job
+
+    def is_streamed(self, place: int) -> bool:
+        return self._job.streams()[place] is not None
+
+    def is_wanted(self, place: int) -> bool:
+        flow = self._job.streams()[place]
+        return flow is None or flow.is_open
+
+    def put(self, parts: list[tuple[int, Any, Sequence[Any]]], ended: list[tuple[int, Fault | None]]) -> None:
+        self._process.put(self._job, parts, ended)
+
+    def wait(self, places: Sequence[int]) -> None:
+        self._process.wait(self._job, places)
 
 
 def main(config: int, note: int, lifeline: int) -> int:

@@ -17,7 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -28,6 +28,8 @@ from zbatch.errors import BadInput, BadOutput, ModelFailed, ZbatchError, text_of
 from zbatch.memory import Room, is_short, release
 from zbatch.messages import Fault
 from zbatch.model import LoadedModel, outputs_of
+from zbatch.steps import is_generator, steps_of
+from zbatch.streaming import Sink, Streaming
 
 HERE = os.path.dirname(__file__) + os.sep
 
@@ -46,6 +48,8 @@ class Work(NamedTuple):
     deadlines: Sequence[float]
     joined: bool = False
     """Whether some items are made of what several stages of a pipeline sent."""
+    sink: Sink | None = None
+    """Where parts go, of a model that yields some."""
 
 
 class Ran(NamedTuple):
@@ -66,6 +70,11 @@ class Current:
     """One for each item: the client's public origin and the number it gave the item."""
     deadlines: Sequence[float]
     """On the clock of ``time.monotonic``."""
+    _is_wanted: Callable[[int], bool] | None = field(default=None, repr=False, compare=False)
+
+    def wanted(self, place: int) -> bool:
+        """Return whether anybody still waits for what a generator yields for this item of the batch."""
+        return self._is_wanted is None or self._is_wanted(place)
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,11 +267,16 @@ class Runner:
         ids, deadlines = work.ids, work.deadlines
         if len(places) != len(work.items):
             ids, deadlines = [ids[place] for place in places], [deadlines[place] for place in places]
-        run = _Run(Current(self._topic, ids, deadlines), self._on_progress)
+        is_wanted = None if work.sink is None else _wanted_by(work.sink, places)
+        run = _Run(Current(self._topic, ids, deadlines, is_wanted), self._on_progress)
         token = _own.set(run)
         _runs.append(run)
         try:
             results = self._model.predict(items)
+            if is_generator(results):
+                return Streaming(work.sink, places, self._encode_part, self._fault_of_part).run(
+                    steps_of(results)
+                )
             if self._sends:
                 results = _on_host(results)
             # The model may have emptied the list that it was given: the places say how many are wanted.
@@ -270,6 +284,15 @@ class Runner:
         finally:
             _runs.remove(run)
             _own.reset(token)
+
+    def _encode_part(self, part: Any) -> tuple[Any, Sequence[Any]]:
+        return self._encoded_one(_on_host(part) if self._sends else part)
+
+    def _fault_of_part(self, error: BaseException, of_encoding: bool) -> Fault:
+        if isinstance(error, Exception) and of_encoding:
+            self._tell(error, 1)
+            return _cannot_be_sent(error)
+        return self._fault_of(error, 1)
 
     def _counted(self, results: Any, count: int, first: str) -> list[Any]:
         try:
@@ -359,6 +382,10 @@ def _has_exception(results: list[Any]) -> bool:
         if isinstance(result, BaseException):
             return True
     return False
+
+
+def _wanted_by(sink: Sink, places: Sequence[int]) -> Callable[[int], bool]:
+    return lambda at: sink.is_wanted(places[at])
 
 
 def _on_host(results: Any) -> Any:

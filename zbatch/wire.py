@@ -11,7 +11,21 @@ from collections.abc import Sequence
 
 import msgspec
 
-from zbatch.messages import MAX_FRAMES, AnyMessage, Batch, Done, Group, Message, Part, Request, Result, Span
+from zbatch.messages import (
+    MAX_FRAMES,
+    AnyMessage,
+    Batch,
+    Done,
+    Flow,
+    Group,
+    Message,
+    Part,
+    Parts,
+    Request,
+    Result,
+    Span,
+    Yielded,
+)
 
 VERSION = 1
 """The first byte of every envelope."""
@@ -78,7 +92,18 @@ def _buffers_of(message: AnyMessage) -> int:
         if message.errors is not None and any(place >= len(message.outputs) for place, _ in message.errors):
             raise Malformed("an error names a position beyond the batch")
         return _counted(message.outputs, message.buffers)
+    if isinstance(message, Parts | Yielded):
+        return _flow_buffers(message.flows)
     return 0
+
+
+def _flow_buffers(flows: Sequence[Flow]) -> int:
+    if any(flow.first + len(flow.parts) > MAX_ID for flow in flows):
+        raise Malformed("parts beyond 2**53")
+    total = sum(_counted(flow.parts, flow.buffers) for flow in flows)
+    if total > MAX_FRAMES:
+        raise Malformed(f"{total} buffers, at most {MAX_FRAMES} travel in one message")
+    return total
 
 
 def _span_buffers(span: Span) -> int:
@@ -103,6 +128,8 @@ def _group_buffers(group: Group) -> int:
         raise Malformed(f"{len(group.later_ms)} deadlines for {len(items)} items")
     if group.base + len(items) > MAX_ID:
         raise Malformed("ids beyond 2**53")
+    if group.patience_ms and len(items) != 1:
+        raise Malformed(f"one stream for {len(items)} items")
     buffers = group.buffers
     return 0 if buffers is None else _counted(items, buffers)
 

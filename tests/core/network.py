@@ -3,7 +3,8 @@
 Messages of one connection stay in order, those of different ones overtake each other as the test wants.
 Every message goes through the wire format, its buffers beside it.  What the model answers is said in
 ``models_of_bytes.py``; an item that begins with ``!`` ends the process that runs it, one that begins with
-``?`` fails.
+``?`` fails.  Of an item that is streamed it yields some parts, one a step, each with the incarnation of its
+process; what else the item does happens behind the first of them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from zbatch import wire
 from zbatch.config import BrokerCoreSettings, Timing
 from zbatch.core.actions import Send
 from zbatch.core.broker import BrokerCore
-from zbatch.core.calls import Answered, Call, Failed, Finished
+from zbatch.core.calls import Answered, Call, Came, Failed, Finished
 from zbatch.core.client import ClientCore
+from zbatch.core.stream import Inflow
 from zbatch.core.supervisor import SupervisorCore
 from zbatch.core.worker import Job, Offer, WorkerCore
 from zbatch.messages import Child, Fault, Route
@@ -33,6 +35,11 @@ BRANCHES = pipeline({"left": TOPIC, "right": OTHER, "item": []}, TOPIC)
 
 Parcel = tuple[bytes, list[Any]]
 """What travels: an envelope and its buffers."""
+
+
+def parts_of(item: bytes) -> int:
+    """Return how many parts the model yields for an item that is streamed; of a bad one, that is too many."""
+    return 9 if item[:1] in b"!?" else sum(item) % 4
 
 
 @dataclass(eq=False)
@@ -59,6 +66,8 @@ class Asked:
     outcomes: list[Any] = field(default_factory=list)
     """A code, or one an item: its output and that one's buffers, or a code."""
     cancelled: bool = False
+    parts: list[bytes] = field(default_factory=list)
+    """Those of a stream that have come."""
 
     def own(self) -> list[Any]:
         """Return what the model makes of the items."""
@@ -87,6 +96,7 @@ class Host:
     incarnation: bytes
     offer: Offer
     job: Job | None = None
+    step: int = 0
     begun: tuple[bytes, int] = (b"", 0)
     finished: int = 0
 
@@ -138,6 +148,20 @@ class Network:
             core.submit(call)
         self._perform(self.clients[client], core.flush(self.now))
 
+    def read(self, client: int, item: bytes, timeout: float) -> None:
+        """Let a client ask for a stream."""
+        call = Call()
+        call.deadline = self.now + timeout
+        call.mark = (TOPIC, "", 0, call)
+        call.items, call.outputs, call.left = [item], [None], 1
+        call.inflow = Inflow(timeout)
+        asked = Asked(call, [item], False, call.deadline)
+        self.asked.append(asked)
+        self.calls[call] = asked
+        line = self.clients[client]
+        line.core.submit(call)
+        self._perform(line, line.core.flush(self.now))
+
     def cancel(self, client: int, asked: Asked) -> None:
         """Let a caller give up; what has an outcome keeps it."""
         if not asked.outcomes and not asked.cancelled:
@@ -166,6 +190,7 @@ class Network:
         core: WorkerCore = host.worker.core
         if host.job is None:
             host.job, actions = core.begin(self.now)
+            host.step = 0
             self._perform(host.worker, actions)
             if host.job is not None:
                 host.begun = (host.job.epoch, host.job.number)
@@ -176,6 +201,8 @@ class Network:
                 self._replace(host, 0, "left")
             return
         seen = self._seen(host.job)
+        if any(host.job.streams()) and self._yield(host, host.job, seen):
+            return
         if any(item.startswith(b"!") for item, _ in seen):
             self.kill(which)
             return
@@ -187,6 +214,31 @@ class Network:
         job, host.job = host.job, None
         host.finished = job.number
         self._perform(host.worker, core.finished(job, outputs, out, errors or None, 0.01))
+
+    def _yield(self, host: Host, job: Job, seen: list[Made]) -> bool:
+        """Let a host's model take a step; return whether another one follows."""
+        items, flows, core = [item for item, _ in seen], job.streams(), host.worker.core
+        waited_for = [at for at, flow in enumerate(flows) if flow is None or flow.is_open]
+        if core.are_held_up(job, waited_for, self.now):
+            self._perform(host.worker, core.progress())
+            return True
+        if host.step and any(item.startswith(b"!") for item in items):
+            return False
+        parts: list[tuple[int, bytes, Any]] = []
+        ended: list[tuple[int, Fault | None]] = []
+        for at, item in enumerate(items):
+            if flows[at] is None:
+                continue
+            if item[:1] == b"?" and host.step:
+                ended.append((at, Fault("model_failed", "no")))
+            elif host.step < parts_of(item):
+                part = b"y%s/%d@%s" % (item, host.step, host.incarnation.hex().encode())
+                parts.append((at, part, ()))
+            else:
+                ended.append((at, None))
+        host.step += 1
+        self._perform(host.worker, core.put(job, parts, ended))
+        return any(flow is not None and flow.is_open for flow in flows)
 
     def kill(self, which: int) -> None:
         """End a model process; its supervisor tells, and starts another."""
@@ -255,6 +307,10 @@ class Network:
                     if call is not None:
                         buffers = list(action.buffers[at]) if action.buffers is not None else []
                         self.calls[call].outcomes.append([(action.outputs[at], buffers)])
+            elif isinstance(action, Came):
+                self._came(line, action)
+            elif isinstance(action, Finished) and action.call.inflow is not None:
+                self.calls[action.call].outcomes.append(self._ended(action.call))
             elif isinstance(action, Finished):
                 faults = action.call.faults or {}
                 self.calls[action.call].outcomes.append(
@@ -266,6 +322,29 @@ class Network:
             elif isinstance(action, Failed):
                 for call in action.calls:
                     self.calls[call].outcomes.append(action.fault.code)
+
+    def _came(self, line: Line, came: Came) -> None:
+        """Check that parts come each once, in order, and all of one run."""
+        asked, inflow = self.calls[came.call], came.call.inflow
+        assert inflow is not None
+        assert not asked.outcomes
+        for (payload, _), weight in came.parts:
+            asked.parts.append(payload)
+            inflow.taken += weight
+        runs = {payload.rpartition(b"@")[2] for payload in asked.parts}
+        wanted = [b"y%s/%d" % (asked.items[0], at) for at in range(len(asked.parts))]
+        assert [payload.rpartition(b"@")[0] for payload in asked.parts] == wanted
+        assert len(runs) == 1
+        if inflow.is_due:
+            self._perform(line, line.core.read([came.call], self.now))
+
+    def _ended(self, call: Call) -> list[Any]:
+        """Return what became of a stream; a whole one is what the model makes of the item."""
+        asked = self.calls[call]
+        if call.faults:
+            return [call.faults[0].code]
+        assert len(asked.parts) == parts_of(asked.items[0])
+        return asked.own()
 
     def _route(self, actions: Iterable[Send]) -> None:
         for action in actions:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -11,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.core.network import BRANCHES, LINE, OTHER, TOPIC, Asked, Network
 from tests.models_of_bytes import mark_of
 from zbatch.config import BrokerCoreSettings, Limits
+from zbatch.core import stream
 from zbatch.core.broker import BrokerCore
 from zbatch.core.worker import Offer
 
@@ -40,8 +42,11 @@ class ClusterMachine(RuleBasedStateMachine):
         batching=st.sampled_from(["eager", "window"]),
         limits=st.sampled_from([WIDE, TIGHT]),
         idempotent=st.booleans(),
+        window=st.sampled_from([100, stream.WINDOW]),
     )
-    def start(self, batching: str, limits: Limits, idempotent: bool) -> None:
+    def start(self, batching: str, limits: Limits, idempotent: bool, window: int) -> None:
+        self.windows = pytest.MonkeyPatch()
+        self.windows.setattr(stream, "WINDOW", window)
         settings = BrokerCoreSettings(batching=batching, limits=limits)
         offers = [Offer(one, batch_size=4, lease=5.0, idempotent=idempotent) for one in (TOPIC, OTHER)]
         self.idempotent = idempotent
@@ -63,6 +68,16 @@ class ClusterMachine(RuleBasedStateMachine):
         self.network.ask(client, named, **how)
         for number in range(before, len(self.network.asked)):
             self.owners[number] = client
+
+    @rule(
+        client=st.integers(0, CLIENTS - 1),
+        item=st.sampled_from([b"a", b"b", b"c", b"!", b"?"]),
+        timeout=st.sampled_from([0.5, 8.0, 90.0, 90.0]),
+    )
+    def read(self, client: int, item: bytes, timeout: float) -> None:
+        number = len(self.network.asked)
+        self.network.read(client, item + b"%d" % number, timeout)
+        self.owners[number] = client
 
     @precondition(lambda self: self.network.asked)
     @rule(which=ANY)
@@ -125,10 +140,16 @@ class ClusterMachine(RuleBasedStateMachine):
     def each_is_in_time(self) -> None:
         for asked in self.network.asked:
             if not is_over(asked):
-                assert self.network.now <= asked.deadline + LATE
+                assert self.network.now <= asked.call.deadline + LATE
 
     def teardown(self) -> None:
         """Once faults stop, everything ends as it should, and nothing is kept of it."""
+        try:
+            self._ends_well()
+        finally:
+            self.windows.undo()
+
+    def _ends_well(self) -> None:
         network = self.network
         enough = [one for one in network.asked if not is_over(one) and one.deadline >= network.now + HEALED]
         network.settle(HEALED)
@@ -158,6 +179,7 @@ class ClusterMachine(RuleBasedStateMachine):
         assert broker.ledger.size == 0
         for client in broker.ledger.clients.values():
             assert (client.groups(), client.results, client.refusals) == ([], [], [])
+            assert (client.flows, client.has_flowing) == ([], False)
             assert (client.items, client.size) == (0, 0)
         assert [worker.holds for worker in broker.dispatcher.workers.values()] == [{}] * (2 * HOSTS)
         assert len(broker.dispatcher.children) == 2 * HOSTS

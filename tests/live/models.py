@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+
+import zbatch
 
 
 class Obedient:
@@ -57,3 +62,45 @@ class Unquoting:
     def predict(self, batch: list[str]) -> list[str]:
         """Return each word without quotes."""
         return [word.strip("'") for word in batch]
+
+
+class Talker:
+    """Yields for each item the parts that its orders say: how many, how large, how often, and what else."""
+
+    def __init__(self, journal: str = "") -> None:
+        self.journal = Path(journal) if journal else None
+
+    def predict(self, batch: list[dict[str, Any]]) -> Iterator[list[Any]]:
+        """Obey, step by step, until all have ended, and note that it began and ended."""
+        self._note("began")
+        steps = 0
+        try:
+            while any(order["parts"] >= steps for order in batch):
+                time.sleep(max(order.get("pause", 0.0) for order in batch))
+                for order in batch:
+                    if order.get("die") == steps and not self._has_died():
+                        os.abort()
+                yield [self._entry(order, steps) for order in batch]
+                steps += 1
+        finally:
+            self._note(f"ended {steps}")
+
+    def _entry(self, order: dict[str, Any], step: int) -> Any:
+        if step >= order["parts"]:
+            return zbatch.END
+        if order.get("fail") == step:
+            return ValueError("told to fail")
+        if "size" in order:
+            return np.full(order["size"], step % 250, np.uint8)
+        return f"{order.get('name', '')}{step}"
+
+    def _note(self, word: str) -> None:
+        if self.journal is not None:
+            with self.journal.open("a") as stream:
+                stream.write(f"{word}\n")
+
+    def _has_died(self) -> bool:
+        assert self.journal is not None
+        died = "died" in self.journal.read_text()
+        self._note("died")
+        return died

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from tests.models_of_bytes import buffers_of
@@ -13,10 +14,11 @@ from tests.simulator.world import World
 from zbatch import wire
 from zbatch.config import Timing
 from zbatch.core.actions import Send
-from zbatch.core.calls import Action, Answered, Call, Failed, Finished
+from zbatch.core.calls import Action, Answered, Call, Came, Failed, Finished
 from zbatch.core.client import ClientCore
 from zbatch.core.links import FRONT
-from zbatch.messages import Fault, Result, Route
+from zbatch.core.stream import Inflow, Part
+from zbatch.messages import Fault, Parts, Result, Route
 from zbatch.pipelines import Pipeline
 
 
@@ -40,11 +42,21 @@ class Asked:
     outcomes: list[Any] = field(default_factory=list)
     """A code, or one an item: its output and that one's buffers, or a code."""
     cancelled: bool = False
+    streamed: bool = False
+    slow: bool = False
+    """Whether its reader takes its time for each part."""
+    parts: list[Part] = field(default_factory=list)
+    """Those of a stream that have come."""
 
     @property
     def over(self) -> bool:
         """Whether nobody waits for it any more."""
         return bool(self.outcomes) or self.cancelled or not self.client.alive
+
+
+def parts_of(item: bytes) -> int:
+    """Return how many parts the model yields for an item."""
+    return sum(item) % 5
 
 
 class Caller(Process):
@@ -72,7 +84,7 @@ class Caller(Process):
         while self.inbox:
             peer, (envelope, frames) = self.inbox.popleft()
             message = wire.decode(envelope, len(frames))
-            if isinstance(message, Result):
+            if isinstance(message, Result | Parts):
                 self._look_at(message)
             self._perform(self.core.handle(peer, message, frames, self.now()))
         due = self.core.wakeup()
@@ -84,10 +96,15 @@ class Caller(Process):
             self.inbox.append((bytes([index]), parcel))
             self.soon()
 
-    def _look_at(self, result: Result) -> None:
+    def _look_at(self, result: Result | Parts) -> None:
         """Nobody gets what somebody else asked for, not even on the wire."""
-        for span in result.spans:
-            for output in span.outputs:
+        said = (
+            [flow.parts for flow in result.flows]
+            if isinstance(result, Parts)
+            else [span.outputs for span in result.spans]
+        )
+        for outputs in said:
+            for output in outputs:
                 assert not output or self.name.encode() in output, f"{self.name} was sent {output!r}"
 
     # --- those who ask -----------------------------------------------------------------------------
@@ -123,6 +140,57 @@ class Caller(Process):
             self.core.submit(call)
         self.soon()
 
+    def read(self, item: bytes, timeout: float, *, topic: str, slow: bool, rich: bool) -> None:
+        """Ask for a stream."""
+        if not self.alive or self.stopped is not None:
+            return
+        call = Call()
+        call.deadline = self.now() + timeout
+        call.items, call.outputs, call.left = [item], [None], 1
+        call.buffers = [buffers_of(item)] if rich else None
+        call.inflow = Inflow(timeout)
+        call.mark = (topic, "", 0, call)
+        asked = Asked(self, call, [item], rich, self.world.now, call.deadline, self.lag)
+        asked.streamed, asked.slow = True, slow
+        self.asked.append(asked)
+        self._calls[call] = asked
+        self.core.submit(call)
+        self.soon()
+
+    def _came(self, came: Came) -> None:
+        asked, inflow = self._calls[came.call], came.call.inflow
+        assert inflow is not None
+        assert not asked.over, f"{asked.items} got parts after its end"
+        for (payload, buffers), weight in came.parts:
+            asked.parts.append((payload, [bytes(one) for one in buffers]))
+            if asked.slow:
+                self.world.after(self.world.between(0.0, 4.0), partial(self._take, asked, weight))
+            else:
+                self._take(asked, weight)
+        # Each once, in order, and all of one run.
+        item, runs = asked.items[0], {payload.rpartition(b"@")[2] for payload, _ in asked.parts}
+        wanted = [b"y%s/%d@" % (item, at) for at in range(len(asked.parts))]
+        assert [payload.rpartition(b"@")[0] + b"@" for payload, _ in asked.parts] == wanted, asked.parts
+        assert len(runs) == 1, f"{item!r} got parts of several runs: {asked.parts}"
+        own = [b"y" + one for one in buffers_of(item)] if asked.rich else []
+        assert all(buffers == own for _, buffers in asked.parts), asked.parts
+
+    def _take(self, asked: Asked, weight: int) -> None:
+        inflow = asked.call.inflow
+        assert inflow is not None
+        inflow.taken += weight
+        if inflow.is_due and self.alive and self.stopped is None and not asked.over:
+            self._perform(self.core.read([asked.call], self.now()))
+
+    def _ended(self, call: Call) -> list[Any]:
+        """Return what a stream has come to; a whole one is what the model makes of the item."""
+        asked = self._calls[call]
+        if call.faults:
+            return [call.faults[0].code]
+        item = asked.items[0]
+        assert len(asked.parts) == parts_of(item), f"{item!r} ended after {asked.parts}"
+        return [(b"y" + item, [b"y" + one for one in buffers_of(item)] if asked.rich else [])]
+
     def give_up(self, asked: Asked) -> None:
         """Let a caller give up; what has an outcome keeps it."""
         if self.alive and self.stopped is None and not asked.over:
@@ -146,6 +214,10 @@ class Caller(Process):
                     if call is not None:
                         buffers = list(action.buffers[at]) if action.buffers is not None else []
                         self._outcome(call, [(action.outputs[at], buffers)])
+            elif isinstance(action, Came):
+                self._came(action)
+            elif isinstance(action, Finished) and action.call.inflow is not None:
+                self._outcome(action.call, self._ended(action.call))
             elif isinstance(action, Finished):
                 faults = action.call.faults or {}
                 self._outcome(
@@ -162,7 +234,8 @@ class Caller(Process):
     def _outcome(self, call: Call, outcome: Any) -> None:
         asked = self._calls[call]
         asked.outcomes.append(outcome)
-        late = self.now() - asked.deadline - (self.lag - asked.lag)
+        deadline = call.deadline if asked.streamed else asked.deadline
+        late = self.now() - deadline - (self.lag - asked.lag)
         assert len(asked.outcomes) == 1, f"{asked.items} ended twice: {asked.outcomes}"
         assert not asked.cancelled, f"{asked.items} was cancelled, and ended: {outcome}"
         assert late <= 0.1, f"{asked.items} ended {late:.3f} s after its deadline: {outcome}"

@@ -2,7 +2,8 @@
 
 What the model answers is said in ``models_of_bytes.py``.  What an item does stands in its name:
 ``!`` ends the process, ``?`` raises; where the lease is short ``~`` hangs (elsewhere it ends the process) and
-``=`` takes long and says so.
+``=`` takes long and says so.  Of an item that is streamed it yields a few parts, each with the name of the
+process; what else the item does happens behind the first of them.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tests.models_of_bytes import Made, made, opened
+from tests.simulator.callers import parts_of
 from tests.simulator.network import Dealer, Parcel, Router
 from tests.simulator.processes import Process
 from tests.simulator.world import World
@@ -145,6 +147,9 @@ class Model(Process):
             note.finished = 0
         note.epoch, note.begun, note.apart = job.epoch, job.number, job.apart
         self.note.lease_until = self.world.now + job.lease
+        if any(job.streams()):
+            self._step(job, 0)
+            return
         seconds = min(self.host.farm.run * self.world.between(0.2, 1.8), 0.6 * job.lease)
         marks = {item[:1] for item in items}
         self.world.tell(f"{self.name} runs {items}")
@@ -158,6 +163,47 @@ class Model(Process):
             self.world.after(seconds, lambda: self._crash(job))
         else:
             self.world.after(seconds, lambda: self._ran(job))
+
+    def _step(self, job: Job, step: int) -> None:
+        """Yield the next part of each stream, where its reader keeps up."""
+        if self._job is not job or not self.alive:
+            return
+        farm = self.host.farm
+        pause = min(farm.run, 0.3 * job.lease) * self.world.between(0.2, 1.8)
+        items, flows = [item for item, _ in _seen(job)], job.streams()
+        open_places = [at for at, flow in enumerate(flows) if flow is None or flow.is_open]
+        if self.stopped is not None:
+            self.world.after(0.01, lambda: self._step(job, step))
+            return
+        if self.core.are_held_up(job, open_places, self.now()):
+            self._progress(job)
+            self.world.after(min(0.5, 0.5 * job.lease), lambda: self._step(job, step))
+            return
+        marks = {item[:1] for item in items}
+        is_over = step > 5 or not any(flow is not None and flow.is_open for flow in flows)
+        if (step == 1 or is_over) and b"~" in marks and farm.offer.lease is not None:
+            return
+        if (step == 1 or is_over) and (b"!" in marks or b"~" in marks):
+            self._crash(job)
+            return
+        if is_over:
+            self._ran(job)
+            return
+        parts: list[Any] = []
+        ended: list[Any] = []
+        for at, item in enumerate(items):
+            if flows[at] is None:
+                continue
+            if item[:1] == b"?" and step == 1:
+                ended.append((at, Fault("model_failed", "no")))
+            elif step < parts_of(item) or (item[:1] in b"?!~" and step == 0):
+                own = [b"y" + one for one in _seen(job)[at][1]]
+                parts.append((at, b"y%s/%d@%s" % (item, step, self.name.encode()), own))
+            else:
+                ended.append((at, None))
+        self.note.lease_until = self.world.now + job.lease
+        self._perform(self.core.put(job, parts, ended))
+        self.world.after(pause, lambda: self._step(job, step + 1))
 
     def _crash(self, job: Job) -> None:
         if self._job is job and self.alive:

@@ -21,7 +21,7 @@ from tests.simulator.hosts import Farm, Host
 from tests.simulator.world import World
 from zbatch.config import BrokerCoreSettings, Limits, Timing
 from zbatch.core import client as client_core
-from zbatch.core import dispatch, grouping
+from zbatch.core import dispatch, grouping, stream
 from zbatch.core.worker import Offer
 from zbatch.pipelines import Pipeline, pipeline
 
@@ -118,6 +118,8 @@ class Life:
         """Calls a second, all clients together."""
         self._marks = world.one_of(("", "", "?", "=", "?=", "!", "~", "!?~="))
         """What items may do to their model."""
+        self._streams = world.one_of((0.0, 0.2, 0.6))
+        """How many of the calls are streams."""
         self._count = 0
         self._crashes = any(farm.crash_after for farm in self.farms.values())
         self.faults = Faults(self)
@@ -189,6 +191,9 @@ class Life:
             caller.give_up(asked)
             return
         topic: str | Pipeline = world.one_of(list(self.farms) if world.maybe(0.95) else ["nobody"])
+        if world.maybe(self._streams):
+            self.read(caller, str(topic), world.one_of((0.5, 3.0, 90.0, 90.0)))
+            return
         if self.pipes and world.maybe(0.5):
             topic = world.one_of(self.pipes)
         self.ask(
@@ -218,6 +223,17 @@ class Life:
         world.tell(f"{caller.name} asks {label} for {names}, {timeout} s, together={together}")
         caller.ask(names, timeout, together=together, rich=rich, topic=topic, key=key, priority=priority)
 
+    def read(self, caller: Caller, topic: str, timeout: float) -> None:
+        """Let a client ask for a stream, of a name of its own."""
+        world = self.world
+        self._count += 1
+        marks = self._marks.replace(">", "")
+        mark = world.one_of(marks) if marks and world.maybe(0.08) else ""
+        name = f"{mark}{caller.name}{topic}{self._count}".encode()
+        slow, rich = world.maybe(0.2), world.maybe(0.3)
+        world.tell(f"{caller.name} reads {topic} of {name!r}, {timeout} s, slow={slow}")
+        caller.read(name, timeout, topic=topic, slow=slow, rich=rich)
+
     def new_caller(self, old: Caller) -> None:
         """Put another client in the place of one that went."""
         self.callers.remove(old)
@@ -234,6 +250,8 @@ def rare_made_common(seed: int) -> Iterator[None]:
         (grouping, "GROUP_BYTES", 40),
         (client_core, "MESSAGE_BYTES", 60),
         (dispatch, "WITHDRAWN", 1),
+        (stream, "WINDOW", 150),
+        (stream, "KEPT", 200),
     ]
     before = [getattr(module, name) for module, name, _ in changed]
     for module, name, value in changed:

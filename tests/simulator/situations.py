@@ -54,6 +54,11 @@ OUTCOMES = (
     "outcome too_large",
     "outcome unknown_topic",
     "cancelled",
+    "stream whole",
+    "stream worker_lost after parts",
+    "stream model_failed after parts",
+    "stream reader_too_slow after parts",
+    "stream deadline_exceeded before any",
 )
 
 IN_BROKERS = (

@@ -17,6 +17,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from zbatch.core.intervals import Range
+from zbatch.core.stream import Through
 
 WAITING, RUNNING, CLOSED = 0, 1, 2
 """The life of an item: it may go back from running to waiting, never back from closed."""
@@ -62,6 +63,8 @@ class Held:
     stage: int = 0
     parts: Sequence[tuple[str, Sequence[Any], Sequence[Sequence[Any]] | None]] | None = None
     """Where stages meet: of each a name, and items and buffers; ``items`` are empty then."""
+    stream: Through | None = None
+    """Of its one item parts are wanted."""
 
     def due(self, now: float) -> list[Range]:
         """Return the positions whose deadline has passed."""

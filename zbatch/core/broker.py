@@ -44,8 +44,10 @@ from zbatch.messages import (
     Returned,
     Status,
     StatusAsk,
+    Taken,
     Welcome,
     Who,
+    Yielded,
 )
 
 EVENTS = 256
@@ -77,6 +79,7 @@ class BrokerCore:
             "client": {
                 Request: self._on_request,
                 Cancel: self._on_cancel,
+                Taken: self._on_taken,
                 Beat: self._on_client_beat,
                 Bye: self._on_client_bye,
                 Bulk: self._on_bulk,
@@ -85,6 +88,7 @@ class BrokerCore:
             },
             "worker": {
                 Done: self._on_done,
+                Yielded: self._on_yielded,
                 Progress: self._on_progress,
                 Ready: self._on_ready,
                 Beat: self._on_worker_beat,
@@ -356,6 +360,11 @@ class BrokerCore:
             else:
                 self.ledger.drop(client, ids)
 
+    def _on_taken(self, link: Link, taken: Taken, _: Sequence[Any], now: float) -> None:
+        client = self.ledger.clients[link.life]
+        streams = [self.ledger.taken(client, one, read, now) for one, read in taken.streams]
+        self.dispatcher.read([held for held in streams if held is not None])
+
     def _on_client_beat(self, link: Link, beat: Beat, _: Sequence[Any], now: float) -> None:
         missing = self.ledger.reconcile(self.ledger.clients[link.life], beat.open, beat.next)
         pulse = Pulse(*link.stamp(), missing, link.received, self._unserved(link))
@@ -400,6 +409,9 @@ class BrokerCore:
 
     def _on_done(self, link: Link, done: Done, frames: Sequence[Any], now: float) -> None:
         self.dispatcher.done(link, done, frames, now)
+
+    def _on_yielded(self, link: Link, yielded: Yielded, frames: Sequence[Any], now: float) -> None:
+        self.dispatcher.yielded(link, yielded, frames, now)
 
     def _on_worker_beat(self, link: Link, beat: Beat, _: Sequence[Any], now: float) -> None:
         self.dispatcher.beat(link, beat, now)

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from zbatch.core.actions import Send
+from zbatch.core.stream import Inflow, Part
 from zbatch.messages import Fault, Route
 
 
@@ -34,6 +35,8 @@ class Call:
     faults: dict[int, Fault] | None = None
     left: int = 0
     closed: bool = False
+    inflow: Inflow | None = None
+    """Of its one item parts are wanted."""
 
 
 class Answered(Struct, frozen=True, gc=False):
@@ -50,6 +53,13 @@ class Finished(Struct, frozen=True, gc=False):
     call: Call
 
 
+class Came(Struct, frozen=True, gc=False):
+    """These parts of a call's stream have come, each with its weight."""
+
+    call: Call
+    parts: Sequence[tuple[Part, int]]
+
+
 class Failed(Struct, frozen=True, gc=False):
     """These calls end in one error."""
 
@@ -63,7 +73,7 @@ class Shown(Struct, frozen=True, gc=False):
     snapshot: bytes
 
 
-Action = Send | Answered | Finished | Failed | Shown
+Action = Send | Answered | Finished | Came | Failed | Shown
 
 
 @dataclass(slots=True, eq=False)
@@ -98,5 +108,6 @@ class Sent:
     moves: int = 0
     """How often it came back unrun, from a broker that left or had no workers."""
     bucket: int = 0
+    inflow: Inflow | None = None
     done: bytearray = field(default_factory=bytearray)
     """Which items of a whole call have their outcome."""

@@ -18,13 +18,14 @@ from zbatch.config import Timing
 from zbatch.core import intervals
 from zbatch.core.actions import Send
 from zbatch.core.brokers import Brokers
-from zbatch.core.calls import Action, Answered, Call, Failed, Finished, Sent, Shown
+from zbatch.core.calls import Action, Answered, Call, Came, Failed, Finished, Sent, Shown
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.grouping import for_the_wire, groups_of
 from zbatch.core.intervals import Range
 from zbatch.core.pipeline import BEGUN
 from zbatch.core.session import Mint, Session
 from zbatch.core.sizes import Measure, cannot_travel, size_of
+from zbatch.core.stream import Part, cut, weight_of, without_known
 from zbatch.messages import (
     AnyMessage,
     Beat,
@@ -32,8 +33,10 @@ from zbatch.messages import (
     Cancel,
     Denied,
     Fault,
+    Flow,
     Group,
     Hello,
+    Parts,
     Pulse,
     Refused,
     Request,
@@ -41,6 +44,7 @@ from zbatch.messages import (
     Results,
     Status,
     StatusAsk,
+    Taken,
     Welcome,
     Who,
 )
@@ -58,6 +62,11 @@ MOVES = 6
 
 RETRY = 0.050
 """Seconds, times how often it was sent, until what found no room is offered again; a beat at most."""
+
+BROKEN = Fault(
+    "worker_lost", "some of it was delivered, the rest was lost with the broker: it cannot run again"
+)
+"""How a stream ends that its broker does not know any more."""
 
 _MARK = attrgetter("mark")
 
@@ -100,6 +109,8 @@ class ClientCore:
         self._deadlines: Deadlines[Sent] = Deadlines()
         self._later: list[tuple[float, int, int]] = []
         """Ids that a broker had no room for: when to offer them again."""
+        self._streams: set[int] = set()
+        """Bases of open streams; those that ended are swept with the next beat."""
         self._beat_owed = False
         self._asked_status = False
         self._status_since = (b"", 0)
@@ -148,6 +159,8 @@ class ClientCore:
         match message:
             case Result():
                 return self._on_result(message, frames)
+            case Parts():
+                return self._on_parts(session, message, frames, now)
             case Refused():
                 return self._on_refused(session, message, now)
             case Pulse():
@@ -183,6 +196,8 @@ class ClientCore:
         session = self._brokers.asked
         if now >= session.speaks and (self._groups or self._beat_owed or self._asked_status):
             actions.append(self._beat(session, now) if session.welcomed else self._hello(now))
+            if session.welcomed and self._streams:
+                actions += self._say_again(session, now)
         if self._asked_status and session.welcomed and now >= self._status_again:
             # Unlike a request it is named in no beat; lost, it would be waited for in vain, and for ever.
             actions.append(self._question(session, now))
@@ -220,6 +235,25 @@ class ClientCore:
         if not sent.times or not session.welcomed:
             return []
         return [Send(session.peer, Cancel(*session.stamp(), ids))]
+
+    def read(self, calls: Sequence[Call], now: float) -> list[Action]:
+        """Tell brokers how much of these streams was read."""
+        told: dict[bytes, list[tuple[int, int]]] = {}
+        for call in calls:
+            sent, inflow = call.group, call.inflow
+            if sent is None or inflow is None or sent.base not in self._groups:
+                continue
+            session = self._brokers.holder(sent.conn)
+            inflow.told = inflow.taken
+            sent.deadline = call.deadline = now + inflow.patience
+            if session.welcomed:
+                told.setdefault(session.peer, []).append((sent.base, inflow.taken))
+        return [action for peer, streams in told.items() for action in self._say_taken(peer, streams)]
+
+    def _say_taken(self, peer: bytes, streams: list[tuple[int, int]]) -> list[Action]:
+        session = self._brokers.session(peer)
+        starts = range(0, len(streams), RANGES)
+        return [Send(peer, Taken(*session.stamp(), streams[start : start + RANGES])) for start in starts]
 
     def ask_status(self, now: float) -> list[Action]:
         """Ask the broker how it is; one question is open at a time."""
@@ -265,6 +299,8 @@ class ClientCore:
             call.group = sent  # type: ignore[union-attr]
         self._next += count
         self._groups[sent.base] = sent
+        if sent.inflow is not None:
+            self._streams.add(sent.base)
         self._bases.append(sent.base)
         if len(self._bases) > 64 + 2 * len(self._groups):
             self._bases = sorted(self._groups)
@@ -282,6 +318,8 @@ class ClientCore:
             if not sent.open:
                 continue
             fault = cannot_travel(sent.size, sent.items, sent.buffers, session.message_bytes)
+            if fault is None and sent.inflow is not None and sent.inflow.parts:
+                fault = BROKEN
             if fault is not None:
                 self._fail(sent, 0, len(sent.items), fault, actions)
                 continue
@@ -333,11 +371,62 @@ class ClientCore:
             return
         call = sent.calls[0]
         assert call is not None
+        if sent.inflow is not None:
+            self._take_whole(sent, call, (span.outputs[0], buffers[0] if buffers else ()), actions)
+            return
         for offset in range(count):
             position = start + offset
             if not sent.done[position]:
                 call.outputs[position] = (span.outputs[offset], buffers[offset] if buffers else ())
                 self._whole_item(sent, call, position, actions)
+
+    def _take_whole(self, sent: Sent, call: Call, output: Part, actions: list[Action]) -> None:
+        """Take what a model that yields no parts returned: a stream of one."""
+        assert sent.inflow is not None
+        if sent.inflow.parts:
+            return  # of two runs, only the parts of one make a stream
+        sent.inflow.parts = 1
+        actions.append(Came(call, [(output, weight_of(output, self._measure))]))
+        self._whole_item(sent, call, 0, actions)
+
+    def _on_parts(self, session: Session, message: Parts, frames: Sequence[Any], now: float) -> list[Action]:
+        actions: list[Action] = []
+        # Until it has an acknowledgement, the broker keeps them.
+        self._beat_owed = True
+        place = 0
+        for flow in message.flows:
+            count = sum(flow.buffers) if flow.buffers is not None else 0
+            sent = self._groups.get(flow.at)
+            if sent is not None and sent.inflow is not None and self._brokers.holder(sent.conn) is session:
+                self._take_parts(session, sent, cut(flow, frames[place : place + count]), flow, now, actions)
+            place += count
+        return actions
+
+    def _take_parts(
+        self,
+        session: Session,
+        sent: Sent,
+        parts: list[Part],
+        flow: Flow,
+        now: float,
+        actions: list[Action],
+    ) -> None:
+        call, inflow = sent.calls[0], sent.inflow
+        assert call is not None
+        assert inflow is not None
+        known = without_known(flow, inflow.parts)
+        if known is None:
+            text = f"{flow.first - inflow.parts} parts were lost on the way"
+            self._fail(sent, 0, 1, Fault("worker_lost", text), actions)
+            actions.append(Send(session.peer, Cancel(*session.stamp(), [(flow.at, flow.at + 1)])))
+            return
+        fresh = parts[known:]
+        if fresh:
+            inflow.parts += len(fresh)
+            sent.deadline = call.deadline = now + inflow.patience
+            actions.append(Came(call, [(part, weight_of(part, self._measure)) for part in fresh]))
+        if flow.ended:
+            self._whole_item(sent, call, 0, actions)
 
     def _whole_item(self, sent: Sent, call: Call, position: int, actions: list[Action]) -> None:
         sent.done[position] = 1
@@ -603,8 +692,30 @@ class ClientCore:
         """Say that nothing is wanted: a broker that only cannot be heard need not work for nobody."""
         return Send(quiet.peer, Beat(*quiet.stamp(), [], self._next))
 
+    def _say_again(self, session: Session, now: float) -> list[Action]:
+        """Repeat how much of each stream was read: a word that was lost would hold its worker up for ever."""
+        streams = []
+        for base in list(self._streams):
+            sent = self._groups.get(base)
+            if sent is None:
+                self._streams.discard(base)
+                continue
+            call, inflow = sent.calls[0], sent.inflow
+            assert call is not None
+            assert inflow is not None
+            if inflow.taken and self._brokers.holder(sent.conn) is session:
+                if inflow.taken > inflow.told:
+                    sent.deadline = call.deadline = now + inflow.patience
+                inflow.told = inflow.taken
+                streams.append((base, inflow.taken))
+        return self._say_taken(session.peer, streams)
+
     def _expire(self, sent: Sent, now: float, actions: list[Action]) -> None:
         """End what is overdue; where a broker is there, it has a moment to say which error it is."""
+        if sent.inflow is not None and now < sent.deadline:
+            # It is for the next part, and one has come since.
+            sent.bucket = self._deadlines.add(sent.deadline, sent)
+            return
         grace = WORD if self._brokers.asked.welcomed else 0.0
         waited = now - sent.made
         if not self._brokers.heard_since(sent.made):
@@ -617,6 +728,8 @@ class ClientCore:
         elif self._brokers.lacks_workers(sent.topic):
             text = f"no worker of topic {sent.topic!r} at any broker that answered within {waited:.3f} s"
             fault = Fault("no_workers", text)
+        elif sent.inflow is not None and sent.inflow.parts:
+            fault = Fault("deadline_exceeded", f"no further part came within {sent.inflow.patience:.3f} s")
         else:
             fault = Fault("deadline_exceeded", f"no outcome within {waited:.3f} s")
         if sent.deadlines is None:

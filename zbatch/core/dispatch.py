@@ -12,10 +12,10 @@ from typing import Any
 from zbatch.config import BrokerCoreSettings
 from zbatch.core import intervals, retry
 from zbatch.core.actions import Send
-from zbatch.core.backlog import CLOSED, Room, Span, runs
+from zbatch.core.backlog import CLOSED, Held, Room, Span, runs
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.intervals import Range
-from zbatch.core.ledger import Ledger
+from zbatch.core.ledger import BROKEN, Ledger
 from zbatch.core.links import Link, moved
 from zbatch.core.roster import Handed, Worker
 from zbatch.core.topics import Topic, Topics
@@ -34,11 +34,16 @@ from zbatch.messages import (
     Results,
     Returned,
     Skip,
+    Yielded,
 )
+from zbatch.messages import Room as WireRoom
 from zbatch.messages import Span as WireSpan
 
 WITHDRAWN = 16
 """Batches of one worker that may still be answered though others have them now."""
+
+EVERYTHING = 1 << 31
+"""Beyond every position in a batch."""
 
 BACKSTOP_BEATS = 2
 """A begun batch is lost this many beats after its lease: the supervisor, which is nearer, comes first."""
@@ -254,6 +259,8 @@ class Dispatcher:
             if topic.name in self._ledger.skippable:
                 del self._ledger.skippable[topic.name]
                 self._skip(topic)
+        if self._ledger.unread:
+            self._stop_streams()
         for worker in self._moved_up.values():
             self._first_begins(worker, now)
         self._moved_up.clear()
@@ -300,6 +307,7 @@ class Dispatcher:
     def _batch(self, handed: Handed, now: float) -> Send:
         frames: list[Any] = []
         spans = []
+        streams = False
         for span in handed.spans:
             held = span.held
             items: Any = held.items
@@ -318,11 +326,12 @@ class Dispatcher:
                 later = [max(0, left + int(one * 1000)) for one in held.later[span.start : span.stop]]
                 left = 0
             parts = None if held.parts is None else _parts(span, frames)
-            spans.append(
-                WireSpan(
-                    held.owner.link.origin, held.base + span.start, max(0, left), items, counts, later, parts
-                )
-            )
+            origin, streamed = held.owner.link.origin, held.stream is not None
+            base, left = held.base + span.start, max(0, left)
+            spans.append(WireSpan(origin, base, left, items, counts, later, parts, streamed))
+            streams = streams or streamed
+        if streams:
+            _find_streams(handed)
         link = handed.worker.link
         key = handed.spans[0].held.key
         message = Batch(*link.stamp(), self._epoch, handed.number, handed.attempt, spans, key, handed.apart)
@@ -345,6 +354,18 @@ class Dispatcher:
                 skip = Skip(*link.stamp(), self._epoch, handed.number, positions)
                 self._out.append(Send(link.peer, skip))
 
+    def _stop_streams(self) -> None:
+        """Tell workers of streams that nobody reads any more."""
+        unread, self._ledger.unread = self._ledger.unread, []
+        for held in unread:
+            assert held.stream is not None
+            handed: Handed | None = held.stream.handed
+            if handed is None or handed.number not in handed.worker.holds:
+                continue
+            link, place = handed.worker.link, held.stream.place
+            skip = Skip(*link.stamp(), self._epoch, handed.number, [(place, place + 1)])
+            self._out.append(Send(link.peer, skip))
+
     def _recall_message(self, handed: Handed) -> Recall:
         return Recall(*handed.worker.link.stamp(), self._epoch, handed.number)
 
@@ -353,8 +374,47 @@ class Dispatcher:
     def progress(self, link: Link, progress: Progress, now: float) -> None:
         """Renew the lease of a batch that advances."""
         handed = self._find(link, progress.epoch, progress.batch)
-        if handed is not None and handed.began is not None:
+        if handed is None:
+            self._disclaim(link, progress.epoch, progress.batch)
+        elif handed.began is not None:
             handed.began = now
+
+    def yielded(self, link: Link, yielded: Yielded, frames: Sequence[Any], now: float) -> None:
+        """Hand on parts of streams; those of a batch that others have now are nobody's."""
+        handed = self._find(link, yielded.epoch, yielded.batch)
+        if (
+            handed is None
+            or handed.attempt != yielded.attempt
+            or handed.worker.incarnation != yielded.incarnation
+        ):
+            self._disclaim(link, yielded.epoch, yielded.batch)
+            return
+        if handed.began is not None:
+            handed.began = now
+        position = 0
+        for flow in yielded.flows:
+            count = sum(flow.buffers) if flow.buffers is not None else 0
+            held = handed.streams.get(flow.at)
+            if held is not None:
+                self._ledger.forward(held, flow, frames[position : position + count], now)
+            position += count
+
+    def _disclaim(self, link: Link, epoch: bytes, number: int) -> None:
+        """Tell a worker that nobody here reads a batch's streams: it may wait for a reader for ever."""
+        if epoch == self._epoch and link.life in self.workers:
+            self._out.append(Send(link.peer, Skip(*link.stamp(), epoch, number, [(0, EVERYTHING)])))
+
+    def read(self, streams: Sequence[Held]) -> None:
+        """Tell workers how much of the streams that they run was read."""
+        room: dict[Handed, list[tuple[int, int]]] = {}
+        for held in streams:
+            assert held.stream is not None
+            handed: Handed | None = held.stream.handed
+            if handed is not None:
+                room.setdefault(handed, []).append((held.stream.place, held.stream.taken))
+        for handed, taken in room.items():
+            link = handed.worker.link
+            self._out.append(Send(link.peer, WireRoom(*link.stamp(), self._epoch, handed.number, taken)))
 
     def done(self, link: Link, done: Done, frames: Sequence[Any], now: float) -> None:
         """Take a batch's outputs; the first valid success of an item counts, whoever brings it."""
@@ -391,6 +451,9 @@ class Dispatcher:
         for span in handed.spans:
             held = span.held
             parts = [(span.start, span.stop)]
+            if held.stream is not None and not self._ends_as_a_whole(handed, held, place, errors):
+                place += 1
+                continue
             if errors is not None or held.state.find(CLOSED, span.start, span.stop) >= 0:
                 parts = self._answerable(handed, span, place, errors)
             for part in parts:
@@ -401,6 +464,20 @@ class Dispatcher:
                 results = Results(held.base + part[0], done.outputs[at:end], counts)
                 self._ledger.answer(held, part, results, own, now)
             place += span.stop - span.start
+
+    def _ends_as_a_whole(
+        self, handed: Handed, held: Held, place: int, errors: dict[int, Fault] | None
+    ) -> bool:
+        """Return whether the output of a streamed item is all of it: its model yields no parts."""
+        stream = held.stream
+        assert stream is not None
+        if not held.open or handed.withdrawn:
+            # Of two runs, only the parts of one make a stream.
+            return False
+        stream.handed = None
+        if stream.parts and (errors is None or place not in errors):
+            self._ledger.fail(held, (0, 1), BROKEN)
+        return bool(held.open)
 
     def _answerable(
         self, handed: Handed, span: Span, place: int, errors: dict[int, Fault] | None
@@ -469,6 +546,11 @@ class Dispatcher:
         self._freed(topic, handed)
         topic.roster.changed(worker)
         self._topics.touch(topic)
+        for held in handed.streams.values():
+            assert held.stream is not None
+            held.stream.handed = None
+            if held.stream.parts:
+                self._ledger.fail(held, (0, 1), BROKEN)
         if (ran if ran is not None else handed.began is not None) and not worker.ready.idempotent:
             text = "its worker was lost while it ran; the model says that it must not run twice"
             for span in handed.spans:
@@ -593,6 +675,16 @@ def _parts(span: Span, frames: list[Any]) -> list[Part]:
                 frames += one
         parts.append(Part(name, list(items[span.start : span.stop]), counts))
     return parts
+
+
+def _find_streams(handed: Handed) -> None:
+    place = 0
+    for span in handed.spans:
+        stream = span.held.stream
+        if stream is not None:
+            stream.handed, stream.place = handed, place
+            handed.streams[place] = span.held
+        place += span.stop - span.start
 
 
 def _number(handed: Handed) -> int:

@@ -35,6 +35,7 @@ def groups_of(mark: tuple[Any, ...], calls: list[Call], now: float, measure: Mea
         costs = list(first.costs) if first.costs is not None else None
         sent = Sent(topic, key, priority, [first], first.items, first.deadline, now)
         sent.buffers, sent.costs, sent.whole, sent.route = first.buffers, costs, True, route
+        sent.inflow = first.inflow
         yield sent
         return
     for part in _parts(calls, measure):
@@ -104,4 +105,5 @@ def for_the_wire(sent: Sent, start: int, stop: int, now: float, frames: list[Any
         again,
         later,
         sent.route,
+        0 if sent.inflow is None else max(1, int(sent.inflow.patience * 1000)),
     )

@@ -22,9 +22,12 @@ from zbatch.core.links import Link
 from zbatch.core.pipeline import BEGUN, Flow, Plan, Reader, plan_of
 from zbatch.core.session import announce
 from zbatch.core.sizes import Buffers, Measure, messages_of, size_of
+from zbatch.core.stream import Through, cut, weight_of, without_known
+from zbatch.core.stream import messages_of as messages_of_parts
 from zbatch.core.topics import Topic, Topics
 from zbatch.errors import BY_CODE, UnknownTopic, ZbatchError, to_fault
-from zbatch.messages import Fault, Group, Refusal, Refused, Request, Result, Results, Route, Stage
+from zbatch.messages import Fault, Group, Parts, Refusal, Refused, Request, Result, Results, Route, Stage
+from zbatch.messages import Flow as Forwarded
 
 LONGEST = 7 * 86_400.0
 """No deadline is further away than a week: a typing error must not hold memory for years."""
@@ -44,6 +47,11 @@ NAMED = 8
 MARGIN = 1.1
 """An answer that is expected this close to its deadline would often come too late, for nobody."""
 
+BROKEN = Fault(
+    "worker_lost", "some of it was delivered, the rest was lost with its worker: it cannot run again"
+)
+"""How a stream ends whose worker does not end it."""
+
 GIVEN_BACK = Fault("draining", "no worker here has begun it; ask elsewhere")
 GIVEN_BACK_BEGUN = Fault("draining", "it waits here for its next stage; ask elsewhere", kind=BEGUN)
 
@@ -59,6 +67,8 @@ class Ledger:
         """Topics in which somebody stopped waiting for items that a worker has."""
         self.refused: dict[str, int] = {}
         """Items that were not taken in because there is no such topic, by code."""
+        self.unread: list[Held] = []
+        """Streams that have ended here and run on at a worker."""
         self._draining = False
         self._limits = settings.limits
         self._longest = settings.limits.topic_age or LONGEST
@@ -79,6 +89,8 @@ class Ledger:
             client = self.clients[link.life] = Client(link, principal)
         elif anew:
             client.reconnected(link)
+            if client.flows:
+                self._owed[link.life] = client
         else:
             client.link = link
         return client
@@ -222,6 +234,8 @@ class Ledger:
             again=group.again,
             later=[ms / 1000 for ms in later] if later is not None else None,
         )
+        if group.patience_ms:
+            held.stream = Through(min(group.patience_ms / 1000, LONGEST))
         client.items += held.open
         self._queue(client, topic, held, now)
 
@@ -554,11 +568,7 @@ class Ledger:
     ) -> None:
         """Owe a client the outputs of some items."""
         client: Client = held.owner
-        tally = self._topics.all[held.topic].tally
-        count = part[1] - part[0]
-        tally.latency.record(now - held.arrived, count)
-        tally.answered += count
-        tally.rate.add(count, now)
+        self._count_answered(held, part[1] - part[0], now)
         flow: Flow | None = held.flow
         if flow is not None and held.stage < flow.plan.last:
             self._advance(held, part, results, frames, now)
@@ -570,6 +580,51 @@ class Ledger:
         self._end(held, part)
         if flow is not None:
             self._end_flow(flow, _within(held, part))
+
+    def _count_answered(self, held: Held, count: int, now: float) -> None:
+        tally = self._topics.all[held.topic].tally
+        tally.latency.record(now - held.arrived, count)
+        tally.answered += count
+        tally.rate.add(count, now)
+
+    def forward(self, held: Held, flow: Forwarded, frames: Sequence[Any], now: float) -> None:
+        """Owe a client parts of a stream, and its end where that has come."""
+        stream = held.stream
+        if stream is None or not held.open:
+            return
+        known = without_known(flow, stream.parts)
+        parts = cut(flow, frames)[known:]
+        stream.sent += sum(weight_of(part, self._measure) for part in parts)
+        if known is None or stream.is_overfull:
+            text = "parts of it were lost" if known is None else "its worker sends more than is read"
+            self.fail(held, (0, 1), Fault("worker_lost", text))
+            return
+        client: Client = held.owner
+        if parts or flow.ended:
+            counts = [len(own) for _, own in parts] if flow.buffers is not None else None
+            fresh = Forwarded(held.base, stream.parts, [one for one, _ in parts], counts, flow.ended)
+            client.flows.append((fresh, [frame for _, own in parts for frame in own]))
+            self._owed[client.link.life] = client
+            stream.parts += len(parts)
+            held.deadline = now + stream.patience
+        if flow.fault is not None:
+            stream.handed = None
+            self.fail(held, (0, 1), flow.fault)
+        elif flow.ended:
+            stream.handed = None
+            self._count_answered(held, 1, now)
+            self._end(held, (0, 1))
+
+    def taken(self, client: Client, base: int, taken: int, now: float) -> Held | None:
+        """Learn how much of a stream was read; return it if it is one that runs."""
+        for held, _, _ in client.find(base, base + 1):
+            stream = held.stream
+            if stream is not None and held.open:
+                if stream.taken < min(taken, stream.sent):
+                    stream.taken = min(taken, stream.sent)
+                    held.deadline = now + stream.patience
+                return held
+        return None
 
     def fail(self, held: Held, part: Range, fault: Fault) -> None:
         """Owe a client an error for those of some items that have no outcome yet."""
@@ -645,6 +700,8 @@ class Ledger:
     def reconcile(self, client: Client, wanted: Sequence[Range], upto: int) -> list[Range]:
         """Drop what a client no longer wants; return what it wants and is not here."""
         wanted = intervals.normal(wanted)
+        if client.has_flowing:
+            client.wants(wanted, upto)
         held = client.held()
         for unwanted in intervals.subtract(intervals.intersect(held, [(0, upto)]), wanted):
             self.drop(client, unwanted)
@@ -653,6 +710,10 @@ class Ledger:
     def expire(self, now: float) -> None:
         """End what has reached its deadline."""
         for held in self._deadlines.due(now):
+            if held.stream is not None and now < held.deadline:
+                # Its deadline is for the next part, and one has come since this was noted.
+                held.bucket = self._deadlines.add(held.deadline, held)
+                continue
             self.expired(held, now)
             following = held.next_due(now)
             if following is not None:
@@ -662,7 +723,9 @@ class Ledger:
         """End what is due of a group, with the error that says what was missing."""
         topic = self._topics.all[held.topic]
         waited = now - held.arrived
-        if len(topic.roster) or (topic.served is not None and topic.served >= held.arrived):
+        if held.stream is not None and held.stream.parts:
+            fault = _broken_off(held.stream)
+        elif len(topic.roster) or (topic.served is not None and topic.served >= held.arrived):
             running = held.state.find(RUNNING) >= 0
             where = "while it ran" if running else f"while it waited ({topic.items} unfinished items here)"
             fault = Fault("deadline_exceeded", f"the deadline passed after {waited:.3f} s, {where}")
@@ -694,11 +757,24 @@ class Ledger:
                     result = Result(*link.stamp(), spans)
                     client.sent(result.number, [(one.base, one.base + len(one.outputs)) for one in spans])
                     yield Send(link.peer, result, frames)
+            if client.flows:
+                yield from self._flush_parts(client)
             if client.refusals:
                 refusals, client.refusals = client.refusals, []
                 refused = Refused(*link.stamp(), refusals)
                 client.sent(refused.number, [one for refusal in refusals for one in refusal.ids])
                 yield Send(link.peer, refused)
+
+    def _flush_parts(self, client: Client) -> Iterator[Send]:
+        link = client.link
+        flowing, client.flows = client.flows, []
+        place = 0
+        for flows, frames in messages_of_parts(flowing, self._measure):
+            yield from announce(link.peer, link.stamp, sum(map(len, frames)))
+            parts = Parts(*link.stamp(), flows)
+            client.flowed(parts.number, flowing[place : place + len(flows)])
+            place += len(flows)
+            yield Send(link.peer, parts, frames)
 
     def wakeup(self) -> float | None:
         """Return when the next deadline is due."""
@@ -724,6 +800,8 @@ class Ledger:
         if topic.apart:
             self._topics.touch(topic)
         if not held.open:
+            if held.stream is not None and held.stream.handed is not None:
+                self.unread.append(held)
             client.size -= held.size
             topic.size -= held.size
             self.size -= held.size
@@ -737,3 +815,9 @@ def _within(held: Held, part: Range) -> Range:
     """Return some positions of a pipeline's group in one stage as those in its whole way."""
     away = held.base - held.flow.base
     return part[0] + away, part[1] + away
+
+
+def _broken_off(stream: Through) -> Fault:
+    if stream.is_full:
+        return Fault("reader_too_slow", f"nothing of what had come was read for {stream.patience:.3f} s")
+    return Fault("deadline_exceeded", f"no further part came within {stream.patience:.3f} s")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from msgspec import structs
 
-from zbatch.core.backlog import Room, Span
+from zbatch.core.backlog import Held, Room, Span
 from zbatch.core.links import Link
 from zbatch.messages import Facts, Ready
 
@@ -32,6 +32,8 @@ class Handed:
     apart: bool = False
     """These items are tried apart because a process died over them."""
     recalled: bool = False
+    streams: dict[int, Held] = field(default_factory=dict)
+    """Those of its items that are streamed, by place."""
     withdrawn: bool = False
     """Others have it now: a late success still counts, a late error does not."""
 

@@ -1,7 +1,8 @@
 """The worker's brain: which batch runs next, what is left out of it, and what the brokers are told.
 
 Batches run one at a time, in the order handed over.  A finished batch is kept until the broker has
-acknowledged its DONE, so that a broken connection costs a second sending, not a second run.
+acknowledged its DONE, so that a broken connection costs a second sending, not a second run; so are parts of
+streams.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from zbatch.core.actions import Send
 from zbatch.core.pipeline import Joined
 from zbatch.core.session import Mint, Session
 from zbatch.core.sizes import Answer, Measure, size_of
+from zbatch.core.stream import Outflow, messages_of, weight_of
 from zbatch.messages import (
     AnyMessage,
     Batch,
@@ -26,15 +28,18 @@ from zbatch.messages import (
     Draining,
     Facts,
     Fault,
+    Flow,
     Hello,
     Progress,
     Ready,
     Recall,
     Returned,
+    Room,
     Skip,
     Span,
     Welcome,
     Who,
+    Yielded,
 )
 
 T = TypeVar("T")
@@ -94,6 +99,9 @@ class Job:
     dropped: list[tuple[int, Fault]] = field(default_factory=list)
     """Positions left out when the batch began."""
     lease: float = LONGEST_LEASE
+    flows: dict[int, Outflow] = field(default_factory=dict)
+    """The streams of a batch that runs, by position."""
+    _streams: list[Outflow | None] | None = None
 
     @property
     def epoch(self) -> bytes:
@@ -135,8 +143,7 @@ class Job:
         """Return items, buffers, ids and deadlines of what was not left out."""
         if not self.dropped:
             return self.items, self.buffers, Told(self.ids), Told(self.deadlines)
-        gaps = {position for position, _ in self.dropped}
-        kept = [place for place in range(len(self.items)) if place not in gaps]
+        kept = self._kept()
         ids, deadlines = self.ids(), self.deadlines()
         return (
             [self.items[place] for place in kept],
@@ -144,6 +151,33 @@ class Job:
             Told(lambda: [ids[place] for place in kept]),
             Told(lambda: [deadlines[place] for place in kept]),
         )
+
+    def streams(self) -> list[Outflow | None]:
+        """Return the stream of each item that was not left out; None: it is wanted as a whole."""
+        if self._streams is None:
+            streamed = [span.streamed for span in self.batch.spans for _ in span.items]
+            kept = self._kept()
+            self.flows = {at: Outflow(at) for at in kept if streamed[at]}
+            lost = self.flows if self.epoch != self.session.epoch else self.skipped & self.flows.keys()
+            for position in lost:
+                self.flows[position].stop()
+            self._streams = [self.flows.get(position) for position in kept]
+        return self._streams
+
+    def _kept(self) -> list[int]:
+        gaps = {position for position, _ in self.dropped}
+        return [place for place in range(len(self.items)) if place not in gaps]
+
+
+@dataclass(slots=True, eq=False)
+class _Said:
+    """Parts that may have been lost."""
+
+    job: Job
+    flows: list[Flow]
+    frames: list[Any]
+    conn: bytes = b""
+    number: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -184,6 +218,9 @@ class WorkerCore:
         self._sessions = [Session(bytes([index]), mint, timing.beat) for index in range(brokers)]
         self._queue: deque[Job] = deque()
         self._finished: dict[tuple[bytes, int], _Unacknowledged] = {}
+        self._said: list[_Said] = []
+        self._choked: set[bytes] = set()
+        """Brokers to whom parts found no way just now: nothing may overtake them."""
 
     # --- what the body calls -----------------------------------------------------------------------
 
@@ -209,6 +246,8 @@ class WorkerCore:
                 return self._on_batch(session, message, frames, now)
             case Skip():
                 self._on_skip(session, message)
+            case Room():
+                return self._on_room(session, message)
             case Recall():
                 return self._on_recall(session, message)
             case Welcome():
@@ -250,8 +289,42 @@ class WorkerCore:
         seconds: float,
     ) -> list[Send]:
         """Report the outcome of the items that :meth:`begin` did not leave out, in order."""
+        actions: list[Send] = []
+        if job.flows:
+            for outflow in job.flows.values():
+                outflow.end()
+            actions = self._say_parts(job, everything=True)
+            errors = _with_streams(job, errors or [])
         self.running = None
-        return self._done(job, outputs, buffers, errors, seconds)
+        return actions + self._done(job, outputs, buffers, errors, seconds)
+
+    def put(
+        self,
+        job: Job,
+        parts: Sequence[tuple[int, Any, Sequence[Any]]],
+        ended: Sequence[tuple[int, Fault | None]],
+    ) -> list[Send]:
+        """Take what the running batch's model yielded; send it as far as its readers keep up."""
+        flows = job.streams()
+        for place, payload, buffers in parts:
+            outflow = flows[place]
+            if outflow is not None:
+                part = (payload, buffers)
+                outflow.put(part, weight_of(part, self._measure))
+        for place, fault in ended:
+            outflow = flows[place]
+            if outflow is not None:
+                outflow.end(fault)
+        return self._try_again() if self._choked else self._say_parts(job)
+
+    def are_held_up(self, job: Job, places: Sequence[int], now: float) -> bool:
+        """Return whether only readers that are behind wait for these, or the way to the broker is full.
+
+        Not at a broker that is quiet: nobody knows whether it comes back.
+        """
+        flows = [job.streams()[place] for place in places]
+        behind = bool(flows) and all(flow is not None and flow.is_open and flow.is_full for flow in flows)
+        return (behind or job.session.peer in self._choked) and not self._is_quiet(job.session, now)
 
     def progress(self) -> list[Send]:
         """Tell the broker that the running batch advances."""
@@ -286,7 +359,7 @@ class WorkerCore:
 
     def tick(self, now: float) -> list[Send]:
         """Let time pass: introduce again, or beat."""
-        actions = []
+        actions = self._try_again() if self._choked else []
         for session in self._sessions:
             if now >= session.speaks:
                 actions.append(self._beat(session, now) if session.welcomed else self._hello(session, now))
@@ -295,6 +368,19 @@ class WorkerCore:
     def wakeup(self) -> float:
         """Return when to tick next, at the latest."""
         return min(session.speaks for session in self._sessions)
+
+    @property
+    def is_choked(self) -> bool:
+        """Whether something waits for a way that was full."""
+        return bool(self._choked)
+
+    def unsent(self, peer: bytes, message: Yielded | Done) -> None:
+        """Learn that the way to a broker was full: this, and what follows it, is sent later."""
+        self._choked.add(peer)
+        mine: list[_Said | _Unacknowledged] = [*self._said, *self._finished.values()]
+        for one in mine:
+            if one.conn == message.conn and one.number == message.number:
+                one.conn = b""
 
     @property
     def is_welcome(self) -> bool:
@@ -335,6 +421,29 @@ class WorkerCore:
             if job.session is session and job.number == skip.batch and job.epoch == skip.epoch:
                 for start, stop in skip.positions:
                     job.skipped.update(range(start, min(stop, len(job.items))))
+        running = self._running(session, skip.batch, skip.epoch)
+        if running is not None:
+            for start, stop in skip.positions:
+                for position in range(start, min(stop, len(running.items))):
+                    running.skipped.add(position)
+                    if position in running.flows:
+                        running.flows[position].stop()
+
+    def _on_room(self, session: Session, room: Room) -> list[Send]:
+        job = self._running(session, room.batch, room.epoch)
+        if job is None:
+            return []
+        for position, taken in room.streams:
+            outflow = job.flows.get(position)
+            if outflow is not None:
+                outflow.taken = max(outflow.taken, min(taken, outflow.sent))
+        return self._say_parts(job)
+
+    def _running(self, session: Session, number: int, epoch: bytes) -> Job | None:
+        job = self.running
+        if job is None or job.session is not session or (job.number, job.epoch) != (number, epoch):
+            return None
+        return job
 
     def _on_recall(self, session: Session, recall: Recall) -> list[Send]:
         for job in self._queue:
@@ -350,6 +459,10 @@ class WorkerCore:
             self._queue = deque(job for job in self._queue if job.session is not session)
             for key in [key for key, kept in self._finished.items() if kept.job.session is session]:
                 del self._finished[key]
+            self._said = [said for said in self._said if said.job.session is not session]
+            if self.running is not None and self.running.session is session:
+                for outflow in self.running.flows.values():
+                    outflow.stop()
             session.epoch = welcome.epoch
         actions = []
         if self.draining:
@@ -357,6 +470,11 @@ class WorkerCore:
             actions.append(Send(session.peer, Draining(*session.stamp())))
         elif self.offer is not None:
             actions.append(self._ready(session, self.offer))
+        self._choked.discard(session.peer)
+        # The parts of a stream first: a batch that is done has none.
+        for said in self._said:
+            if said.job.session is session:
+                actions += self._say(said)
         for kept in self._finished.values():
             if kept.job.session is session:
                 actions += self._say_done(kept)
@@ -374,6 +492,47 @@ class WorkerCore:
                 text = "the deadline passed while it waited in its worker's hands"
                 job.dropped.append((position, Fault("deadline_exceeded", text)))
 
+    def _say_parts(self, job: Job, *, everything: bool = False) -> list[Send]:
+        session = job.session
+        if job.epoch != session.epoch or (session.peer in self._choked and not everything):
+            return []
+        pieces: list[tuple[Flow, list[Any]]] = []
+        for outflow in job.flows.values():
+            frames: list[Any] = []
+            while (flow := outflow.flow(frames, everything=everything)) is not None:
+                pieces.append((flow, frames))
+                frames = []
+        actions: list[Send] = []
+        for flows, own in messages_of(pieces, self._measure):
+            said = _Said(job, flows, own)
+            self._said.append(said)
+            if session.welcomed and session.peer not in self._choked:
+                actions += self._say(said)
+        return actions
+
+    def _try_again(self) -> list[Send]:
+        """Send what found no way."""
+        choked, self._choked = self._choked, set()
+        actions: list[Send] = []
+        for session in (one for one in self._sessions if one.peer in choked and one.welcomed):
+            for said in self._said:
+                if said.job.session is session and said.conn != session.conn:
+                    actions += self._say(said)
+            if self.running is not None and self.running.session is session:
+                actions += self._say_parts(self.running)
+            for kept in self._finished.values():
+                if kept.job.session is session and kept.conn != session.conn:
+                    actions += self._say_done(kept)
+        return actions
+
+    def _say(self, said: _Said) -> list[Send]:
+        job, session = said.job, said.job.session
+        actions = session.announce(sum(map(len, said.frames)))
+        attempt = job.batch.attempt
+        yielded = Yielded(*session.stamp(), job.epoch, job.number, attempt, self._incarnation, said.flows)
+        said.conn, said.number = session.conn, yielded.number
+        return [*actions, Send(session.peer, yielded, said.frames)]
+
     def _done(
         self,
         job: Job,
@@ -390,7 +549,8 @@ class WorkerCore:
         if job.epoch != job.session.epoch:
             return []
         self._finished[(job.epoch, job.number)] = kept
-        return self._say_done(kept) if job.session.welcomed else []
+        is_open = job.session.welcomed and job.session.peer not in self._choked
+        return self._say_done(kept) if is_open else []
 
     def _say_done(self, kept: _Unacknowledged) -> list[Send]:
         job, session = kept.job, kept.job.session
@@ -414,6 +574,12 @@ class WorkerCore:
         return [*actions, Send(session.peer, done, frames)]
 
     def _forget_acknowledged(self, session: Session) -> None:
+        if self._said:
+            self._said = [
+                said
+                for said in self._said
+                if said.job.session is not session or said.conn != session.conn or said.number > session.acked
+            ]
         if not self._finished:
             return
         for key, kept in list(self._finished.items()):
@@ -492,6 +658,14 @@ def _put_together(spans: Sequence[Span], frames: Sequence[Any]) -> tuple[list[An
         ]
         items += [Joined(list(parts)) for parts in zip(*columns, strict=True)]
     return items, buffers
+
+
+def _with_streams(job: Job, errors: list[tuple[int, Fault]]) -> list[tuple[int, Fault]]:
+    """Have no output stand for a stream: were its end lost, that would be taken for all of it."""
+    known = {place for place, _ in errors}
+    lost = Fault("worker_lost", "the end of the stream was lost")
+    streams = enumerate(job.streams())
+    return errors + [(at, lost) for at, flow in streams if flow is not None and at not in known]
 
 
 def _with_gaps(
