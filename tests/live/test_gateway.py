@@ -24,6 +24,8 @@ import pytest
 from tests.live.shell import PATIENCE, ROOT, Zbatch, all_end, until, zbatch
 from zbatch import ZClient
 
+pytestmark = pytest.mark.live
+
 pytest.importorskip("granian", reason="the gateway needs zbatch[http]")
 
 DEFAULT = "/predict/default"

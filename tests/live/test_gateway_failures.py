@@ -26,6 +26,9 @@ from zbatch import ZClient
 Run = Callable[..., Zbatch]
 
 
+pytestmark = pytest.mark.live
+
+
 class Service:
     """``zbatch serve --http``, its model's journal, and a client that looks on."""
 

@@ -24,6 +24,8 @@ from zbatch import (
     ZClient,
 )
 
+pytestmark = pytest.mark.live
+
 PIECE = 100_000
 """Bytes of a part of which a few fill a window."""
 
