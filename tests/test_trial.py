@@ -60,7 +60,9 @@ def test_a_good_model_is_run_in_every_size(tried: Callable[..., Report]) -> None
     ]
     assert (report.load_s, report.warm_up_s, report.item_from) == (0.001, 0.001, "its example")
     assert report.bad_item == "failed alone: model_failed: KeyError: 'no such key'"
-    assert 0 < report.rss_before_bytes <= report.rss_loaded_bytes <= report.rss_peak_bytes
+    # What a process gave back meanwhile is not there any more: loading may end with a page less.
+    assert min(report.rss_before_bytes, report.rss_loaded_bytes) > 0
+    assert report.rss_loaded_bytes <= report.rss_peak_bytes
     assert (report.item_type, report.output_type, report.signature, report.schema) == (None,) * 4
     assert (report.notes, report.doing) == ([], "nothing")
 
