@@ -29,11 +29,10 @@ from zbatch.core.calls import Action, Shown
 from zbatch.core.client import ClientCore
 from zbatch.core.sizes import Buffers
 from zbatch.core.status import snapshot
-from zbatch.core.worker import Job, Offer, WorkerCore
+from zbatch.core.worker import Job, JobSink, Offer, WorkerCore
 from zbatch.errors import ClientClosed, ConfigError, to_fault
 from zbatch.futures import CLOSED, UNFINISHED, Future, Line, settle
 from zbatch.lines import Lines
-from zbatch.messages import Fault
 from zbatch.model import Context, LoadedModel, load, wrap
 from zbatch.runner import Runner, Work
 
@@ -299,7 +298,9 @@ class _LocalLine(Line):
         self._busy = True
         if self._clock.is_awaited:
             self._clock.ring()
-        ran = runner.run(Work(*job.work(), joined=job.joined, sink=_Sink(self, job)))
+        ran = runner.run(
+            Work(*job.work(), joined=job.joined, sink=JobSink(job, self.put_parts, self.wait_for_readers))
+        )
         self._busy = False
         with self._lock:
             done = self._worker.finished(job, ran.outputs, None, ran.errors, ran.seconds)
@@ -396,27 +397,6 @@ class _LocalLine(Line):
     def _due(self) -> float | None:
         times = (self._client.wakeup(), self._broker.wakeup())
         return min((time for time in times if time is not None), default=None)
-
-
-class _Sink:
-    """Where the parts of the batch go that runs here."""
-
-    def __init__(self, line: _LocalLine, job: Job) -> None:
-        self._line = line
-        self._job = job
-
-    def is_streamed(self, place: int) -> bool:
-        return self._job.streams()[place] is not None
-
-    def is_wanted(self, place: int) -> bool:
-        flow = self._job.streams()[place]
-        return flow is None or flow.is_open
-
-    def put(self, parts: list[tuple[int, Any, Sequence[Any]]], ended: list[tuple[int, Fault | None]]) -> None:
-        self._line.put_parts(self._job, parts, ended)
-
-    def wait(self, places: Sequence[int]) -> None:
-        self._line.wait_for_readers(self._job, places)
 
 
 class _Bell:

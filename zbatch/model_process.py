@@ -27,10 +27,10 @@ import zmq
 from zbatch import model_metrics, wire
 from zbatch.config import Timing
 from zbatch.core.actions import Send
-from zbatch.core.worker import Job, Offer, WorkerCore
+from zbatch.core.worker import Job, JobSink, Offer, WorkerCore
 from zbatch.errors import ConfigError
 from zbatch.journal import Journal
-from zbatch.messages import Done, Fault, Room, Skip, Yielded
+from zbatch.messages import Done, Room, Skip, Yielded
 from zbatch.model import Context, LoadedModel, load
 from zbatch.processes import LEAVE, Note, die_with_parent
 from zbatch.runner import Runner, Work, place_of
@@ -224,7 +224,7 @@ class ModelProcess:
                 self._busy = time.monotonic()
 
     def _run_job(self, runner: Runner, job: Job) -> None:
-        work = Work(*job.work(), joined=job.joined, sink=_Sink(self, job))
+        work = Work(*job.work(), joined=job.joined, sink=JobSink(job, self.put, self.wait))
         self._note.begin(job.epoch, job.number, job.lease, apart=job.apart)
         ran = runner.run(work)
         self._note.finish(job.number)
@@ -376,27 +376,6 @@ class ModelProcess:
             for socket in self._sockets.values():
                 socket.close(500)
             self._context.term()
-
-
-class _Sink:
-    """Where the parts of a batch go that runs here."""
-
-    def __init__(self, process: ModelProcess, job: Job) -> None:
-        self._process = process
-        self._job = job
-
-    def is_streamed(self, place: int) -> bool:
-        return self._job.streams()[place] is not None
-
-    def is_wanted(self, place: int) -> bool:
-        flow = self._job.streams()[place]
-        return flow is None or flow.is_open
-
-    def put(self, parts: list[tuple[int, Any, Sequence[Any]]], ended: list[tuple[int, Fault | None]]) -> None:
-        self._process.put(self._job, parts, ended)
-
-    def wait(self, places: Sequence[int]) -> None:
-        self._process.wait(self._job, places)
 
 
 def main(config: int, note: int, lifeline: int) -> int:

@@ -181,6 +181,32 @@ class _Said:
 
 
 @dataclass(slots=True, eq=False)
+class JobSink:
+    """Where the parts of a running batch go: to the body, which hands them on and waits for readers."""
+
+    job: Job
+    hand_on: Callable[[Job, list[tuple[int, Any, Sequence[Any]]], list[tuple[int, Fault | None]]], None]
+    wait_for: Callable[[Job, Sequence[int]], None]
+
+    def is_streamed(self, place: int) -> bool:
+        """Return whether somebody reads this item part by part."""
+        return self.job.streams()[place] is not None
+
+    def is_wanted(self, place: int) -> bool:
+        """Return whether anybody still waits for this item."""
+        flow = self.job.streams()[place]
+        return flow is None or flow.is_open
+
+    def put(self, parts: list[tuple[int, Any, Sequence[Any]]], ended: list[tuple[int, Fault | None]]) -> None:
+        """Take the encoded parts of a step, and which streams end with it."""
+        self.hand_on(self.job, parts, ended)
+
+    def wait(self, places: Sequence[int]) -> None:
+        """Wait until readers of these items have room, or are gone."""
+        self.wait_for(self.job, places)
+
+
+@dataclass(slots=True, eq=False)
 class _Unacknowledged:
     """A finished batch whose DONE may have been lost."""
 
