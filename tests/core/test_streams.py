@@ -294,6 +294,19 @@ def test_a_reader_that_leaves_stops_its_stream_at_the_worker() -> None:
     assert [one.positions for one in worker.told()] == [[(0, 1)]]
 
 
+def test_a_worker_that_is_held_up_is_told_again_which_of_its_streams_nobody_reads() -> None:
+    _, worker, client, batch = streaming(2)
+    client.says(Cancel, [(1, 2)])
+    worker.told()  # and that was lost on the way
+    said = worker.says(Progress, EPOCH, batch.batch)
+    assert [(one.batch, one.positions) for one in said] == [(batch.batch, [(1, 2)])]
+
+
+def test_a_worker_whose_streams_are_all_read_is_told_nothing_as_it_advances() -> None:
+    _, worker, _, batch = streaming(2)
+    assert worker.says(Progress, EPOCH, batch.batch) == []
+
+
 def at_once(cluster: Cluster, *saying: tuple[Peer, Any]) -> None:
     """Let several be heard in one turn."""
     for peer, message in saying:

@@ -372,12 +372,19 @@ class Dispatcher:
     # --- coming back -------------------------------------------------------------------------------
 
     def progress(self, link: Link, progress: Progress, now: float) -> None:
-        """Renew the lease of a batch that advances."""
+        """Renew the lease of a batch that advances, and say again which of its streams nobody reads.
+
+        What was said of them may have been lost with a connection, and a model that is held up waits for it.
+        """
         handed = self._find(link, progress.epoch, progress.batch)
         if handed is None:
             self._disclaim(link, progress.epoch, progress.batch)
-        elif handed.began is not None:
+            return
+        if handed.began is not None:
             handed.began = now
+        unread = [(place, place + 1) for place, held in handed.streams.items() if not held.open]
+        if unread:
+            self._out.append(Send(link.peer, Skip(*link.stamp(), self._epoch, handed.number, unread)))
 
     def yielded(self, link: Link, yielded: Yielded, frames: Sequence[Any], now: float) -> None:
         """Hand on parts of streams; those of a batch that others have now are nobody's."""
