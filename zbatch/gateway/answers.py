@@ -62,6 +62,13 @@ class SlowBody(BadRequest):
     http_status = 408
 
 
+class HeadTooLarge(BadRequest):
+    """The request's line and headers are longer than is read."""
+
+    code = "head_too_large"
+    http_status = 431
+
+
 class UnsupportedMedia(BadRequest):
     """The body is of a type, or in an encoding, that is not read here."""
 

@@ -1,4 +1,4 @@
-"""The gateway as an application of RSGI, granian's interface: a request is read, asked, and answered.
+"""The gateway as an application of RSGI, its servers' interface: a request is read, asked, and answered.
 
 Each request is one coroutine.  What a path means is in ``routes.py``, what a body says in ``bodies.py``, what
 an error looks like in ``answers.py``, which topics there are in ``known.py``; the server around this, its

@@ -1,4 +1,4 @@
-"""``zbatch gateway``: granian around the app, its address, limits and signals.
+"""``zbatch gateway``: a server around the app, its address, limits and signals.
 
 Several processes share an address: the kernel gives each new connection to one of them.  Each has a client of
 its own, and batches form in the broker, across them all.
@@ -50,6 +50,11 @@ class Place:
         self.host = host
         self.port: int = self._socket.getsockname()[1]
 
+    @property
+    def socket(self) -> socket.socket:
+        """What is bound."""
+        return self._socket
+
     def close(self) -> None:
         """Let go of it."""
         self._socket.close()
@@ -68,8 +73,9 @@ def run(settings: GatewaySettings, lifeline: int | None = None, shelf: Shelf | N
     """
     try:
         import granian  # noqa: F401, PLC0415
-    except ImportError:
-        raise ConfigError("the gateway needs granian; install zbatch[http]") from None
+        import httptools  # noqa: F401, PLC0415
+    except ImportError as error:
+        raise ConfigError(f"the gateway needs {error.name}; install zbatch[http]") from None
     settle_allocator()
     journal = Journal(settings.log_format, "gateway", level=settings.log_level)
     place = Place(*split(settings.http))
@@ -124,38 +130,26 @@ async def _serve(
         api_keys=api_keys,
         shelf=shelf,
     )
-    server = _server(settings, place, app)
+    front: Plain | Tls = Tls(settings, place, app) if settings.tls_cert else Plain(settings, place, app)
     heed_orders(stop, lifeline)
     watching = loop.create_task(app.watch())
-    serving = loop.create_task(server.serve())
-    await _until_open(place, serving)
+    serving = await front.open()
     journal.event(
         "gateway started", version=version(), pid=os.getpid(), url=_url(settings, place), **describe(settings)
     )
     settle_collector()
-    await asyncio.wait([loop.create_task(ordered.wait()), serving], return_when=asyncio.FIRST_COMPLETED)
+    ends: list[asyncio.Future[Any]] = [loop.create_task(ordered.wait()), serving]
+    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
     failed = serving.done()
     if not failed:
         journal.event("leaving", waits_s=settings.drain)
         app.leaving = True
+        front.leave()
         await _until_quiet(app, loop.time() + settings.drain, at_once)
-        server.stop()
-        await asyncio.wait([serving], timeout=1.0)
+        await front.close()
     watching.cancel()
     await app.close()
     return 1 if failed else 0
-
-
-async def _until_open(place: Place, serving: asyncio.Task[None]) -> None:
-    """Wait until the server takes connections: only then is it true that it has started."""
-    while not serving.done():
-        try:
-            _, writer = await asyncio.open_connection(place.host, place.port)
-        except OSError:
-            await asyncio.sleep(0.005)
-        else:
-            writer.close()
-            return
 
 
 async def _until_quiet(app: App, until: float, at_once: asyncio.Event) -> None:
@@ -170,28 +164,84 @@ async def _until_quiet(app: App, until: float, at_once: asyncio.Event) -> None:
         await asyncio.sleep(0.02)
 
 
-def _server(settings: GatewaySettings, place: Place, app: App) -> Any:
-    from granian.constants import HTTPModes, Interfaces  # noqa: PLC0415  an extra, told of above
-    from granian.http import HTTP1Settings  # noqa: PLC0415
-    from granian.server.embed import Server  # noqa: PLC0415
+class Plain:
+    """The server for HTTP: it runs in the event loop, as the app does."""
 
-    return Server(
-        app,
-        address=place.host,
-        port=place.port,
-        interface=Interfaces.RSGI,
-        http=HTTPModes.auto if settings.tls_cert else HTTPModes.http1,
-        websockets=False,
-        log_enabled=False,
-        backlog=BACKLOG,
-        backpressure=settings.max_connections,
-        http1_settings=HTTP1Settings(
-            header_read_timeout=int(settings.body_timeout * 1000),
-            max_buffer_size=max(settings.max_header, SMALLEST_BUFFER),
-        ),
-        ssl_cert=Path(settings.tls_cert) if settings.tls_cert else None,
-        ssl_key=Path(settings.tls_key) if settings.tls_key else None,
-    )
+    def __init__(self, settings: GatewaySettings, place: Place, app: App) -> None:
+        from zbatch.gateway.http1 import Server  # noqa: PLC0415  an extra, told of above
+
+        self._place = place
+        self._server = Server(
+            app,
+            max_header=settings.max_header,
+            head_timeout=settings.body_timeout,
+            max_connections=settings.max_connections,
+            backlog=BACKLOG,
+        )
+        self._serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def open(self) -> asyncio.Future[None]:
+        """Take connections; return what ends when none are taken any more."""
+        self._server.listen(self._place.socket)
+        return self._serving
+
+    def leave(self) -> None:
+        """Close what lies idle; what comes is answered still."""
+        self._server.leave()
+
+    async def close(self) -> None:
+        """Close what is left."""
+        self._server.close()
+
+
+class Tls:
+    """The server for HTTPS and HTTP/2: granian's, in threads of its own."""
+
+    def __init__(self, settings: GatewaySettings, place: Place, app: App) -> None:
+        from granian.constants import HTTPModes, Interfaces  # noqa: PLC0415  an extra, told of above
+        from granian.http import HTTP1Settings  # noqa: PLC0415
+        from granian.server.embed import Server  # noqa: PLC0415
+
+        self._place = place
+        self._server: Any = Server(
+            app,
+            address=place.host,
+            port=place.port,
+            interface=Interfaces.RSGI,
+            http=HTTPModes.auto,
+            websockets=False,
+            log_enabled=False,
+            backlog=BACKLOG,
+            backpressure=settings.max_connections,
+            http1_settings=HTTP1Settings(
+                header_read_timeout=int(settings.body_timeout * 1000),
+                max_buffer_size=max(settings.max_header, SMALLEST_BUFFER),
+            ),
+            ssl_cert=Path(settings.tls_cert),
+            ssl_key=Path(settings.tls_key),
+        )
+
+    async def open(self) -> asyncio.Future[None]:
+        """Take connections; return what ends when none are taken any more."""
+        self._serving = asyncio.get_running_loop().create_task(self._server.serve())
+        while not self._serving.done():
+            # Only when it takes connections is it true that it has started.
+            try:
+                _, writer = await asyncio.open_connection(self._place.host, self._place.port)
+            except OSError:
+                await asyncio.sleep(0.005)
+            else:
+                writer.close()
+                break
+        return self._serving
+
+    def leave(self) -> None:
+        """Do nothing: the app has each connection closed behind its answer."""
+
+    async def close(self) -> None:
+        """Close what is left."""
+        self._server.stop()
+        await asyncio.wait([self._serving], timeout=1.0)
 
 
 SMALLEST_BUFFER = 8_192

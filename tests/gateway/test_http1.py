@@ -1,0 +1,549 @@
+"""HTTP/1.1 as it comes over real connections: in order, bounded, and never half of something as all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+pytest.importorskip("httptools", reason="the gateway needs zbatch[http]")
+
+from zbatch.gateway.http1 import Exchange, Gone, Head, Server
+
+PATIENCE = 10.0
+"""Seconds: only against hanging."""
+
+TEXT = [("content-type", "text/plain")]
+
+Answering = Callable[[Head, Exchange], Coroutine[Any, Any, None]]
+
+
+class App:
+    """Answers each request as a test says, and remembers what came."""
+
+    def __init__(self, answering: Answering) -> None:
+        self.answering = answering
+        self.seen: list[Head] = []
+
+    async def __rsgi__(self, scope: Head, proto: Exchange) -> None:
+        self.seen.append(scope)
+        await self.answering(scope, proto)
+
+
+async def echo(scope: Head, proto: Exchange) -> None:
+    """Answer with what came."""
+    body = await proto()
+    proto.response_bytes(200, TEXT, scope.path.encode() + b" " + body)
+
+
+class Site:
+    """A server, and connections to it."""
+
+    def __init__(self, answering: Answering, **bounds: Any) -> None:
+        self.app = App(answering)
+        chosen = {
+            "max_header": 4_096,
+            "head_timeout": PATIENCE,
+            "max_connections": 100,
+            "backlog": 10,
+        } | bounds
+        self.server = Server(self.app, **chosen)
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self.socket.getsockname()[1]
+        self.server.listen(self.socket)
+        self.writers: list[asyncio.StreamWriter] = []
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        self.writers.append(writer)
+        return reader, writer
+
+    async def asks(self, sent: bytes) -> bytes:
+        """Return all that comes back over one connection, which the server has to end."""
+        reader, writer = await self.connect()
+        writer.write(sent)
+        return await reader.read()
+
+    def close(self) -> None:
+        for writer in self.writers:
+            writer.close()
+        self.server.close()
+        self.socket.close()
+
+
+def at_a_site(test: Callable[[Site], Awaitable[None]], answering: Answering = echo, **bounds: Any) -> None:
+    async def run() -> None:
+        site = Site(answering, **bounds)
+        try:
+            await asyncio.wait_for(test(site), PATIENCE)
+        finally:
+            site.close()
+
+    asyncio.run(run())
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    while not holds():
+        await asyncio.sleep(0.005)
+
+
+async def answer_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    head = (await reader.readuntil(b"\r\n\r\n")).decode()
+    first, *lines = head.strip().split("\r\n")
+    headers = dict(line.split(": ", 1) for line in lines)
+    if "transfer-encoding" not in headers:
+        return int(first.split()[1]), headers, await reader.readexactly(int(headers["content-length"]))
+    body = b""
+    while size := int(await reader.readline(), 16):
+        body += await reader.readexactly(size)
+        await reader.readexactly(2)
+    await reader.readexactly(2)
+    return int(first.split()[1]), headers, body
+
+
+def post(path: str, body: bytes, *headers: str) -> bytes:
+    head = "\r\n".join([f"POST {path} HTTP/1.1", "host: x", f"content-length: {len(body)}", *headers, "", ""])
+    return head.encode() + body
+
+
+# --- requests ------------------------------------------------------------------------------------
+
+
+def test_requests_behind_one_another_are_answered_in_order() -> None:
+    async def slower_first(scope: Head, proto: Exchange) -> None:
+        body = await proto()
+        if scope.path == "/0":
+            await asyncio.sleep(0.05)
+        proto.response_bytes(200, TEXT, body)
+
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(b"".join(post(f"/{at}", b"%d" % at) for at in range(1_000)))
+        answers = [await answer_of(reader) for _ in range(1_000)]
+        assert [int(body) for _, _, body in answers] == list(range(1_000))
+
+    at_a_site(test, slower_first)
+
+
+def test_a_request_may_come_byte_by_byte() -> None:
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        for byte in post("/slowly?a=b", b"hello", "X-Own: one"):
+            writer.write(bytes([byte]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        assert (await answer_of(reader))[2] == b"/slowly hello"
+        (head,) = site.app.seen
+        assert (head.method, head.query_string, head.headers["x-own"]) == ("POST", "a=b", "one")
+
+    at_a_site(test)
+
+
+def test_a_body_in_chunks_is_read_as_it_comes() -> None:
+    pieces: list[bytes] = []
+
+    async def in_pieces(_: Head, proto: Exchange) -> None:
+        async for piece in proto:
+            pieces.append(piece)
+        proto.response_bytes(200, TEXT, b"".join(pieces))
+
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\n")
+        await until(lambda: pieces == [b"hello"])
+        writer.write(b"6\r\n world\r\n0\r\n\r\n")
+        assert (await answer_of(reader))[2] == b"hello world"
+
+    at_a_site(test, in_pieces)
+
+
+def test_a_body_without_bytes_is_whole() -> None:
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(b"GET /it HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert (await answer_of(reader))[2] == b"/it "
+
+    at_a_site(test)
+
+
+def test_who_asks_whether_its_body_is_wanted_is_told_when_it_is_read() -> None:
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(
+            post("/", b"", "Expect: 100-continue").replace(b"content-length: 0", b"content-length: 2")
+        )
+        assert await reader.readuntil(b"\r\n\r\n") == b"HTTP/1.1 100 Continue\r\n\r\n"
+        writer.write(b"ok")
+        assert (await answer_of(reader))[2] == b"/ ok"
+
+    at_a_site(test)
+
+
+def test_headers_that_come_twice_are_joined() -> None:
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(post("/", b"", "accept: a", "accept: b"))
+        await answer_of(reader)
+        assert site.app.seen[0].headers["accept"] == "a, b"
+
+    at_a_site(test)
+
+
+def test_what_nobody_reads_is_not_taken_in() -> None:
+    async def never(_: Head, __: Exchange) -> None:
+        await asyncio.Event().wait()
+
+    async def test(site: Site) -> None:
+        _, writer = await site.connect()
+        writer.write(post("/", bytes(64_000_000)))
+        await until(lambda: any(one._is_paused for one in site.server.connections))
+        (connection,) = site.server.connections
+        assert connection._coming is not None
+        assert connection._coming.size < 1_000_000
+
+    at_a_site(test, never)
+
+
+def test_a_large_body_comes_whole() -> None:
+    async def sizes(_: Head, proto: Exchange) -> None:
+        body = await proto()
+        proto.response_bytes(200, TEXT, body)
+
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        large = bytes(range(256)) * 20_000
+        writer.write(post("/", large))
+        assert (await answer_of(reader))[2] == large
+
+    at_a_site(test, sizes)
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+def test_an_answer_before_the_body_has_come_is_read_and_ends_the_connection() -> None:
+    async def refuses(_: Head, proto: Exchange) -> None:
+        proto.response_bytes(413, TEXT, b"too much")
+
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(
+            post("/", b"").replace(b"content-length: 0", b"content-length: 9000000") + bytes(500_000)
+        )
+        status, headers, body = await answer_of(reader)
+        assert (status, headers["connection"], body) == (413, "close", b"too much")
+        assert await reader.read() == b""
+
+    at_a_site(test, refuses)
+
+
+def test_head_has_an_answers_head_alone() -> None:
+    async def test(site: Site) -> None:
+        told = await site.asks(b"HEAD /it HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+        assert b"content-length: 4\r\n" in told
+        assert told.endswith(b"\r\n\r\n")
+
+    at_a_site(test)
+
+
+@pytest.mark.parametrize("asked", ["HTTP/1.0\r\n", "HTTP/1.1\r\nhost: x\r\nconnection: close\r\n"])
+def test_a_connection_ends_as_its_client_wants(asked: str) -> None:
+    async def test(site: Site) -> None:
+        told = await site.asks(f"GET /it {asked}\r\n".encode())
+        assert told.endswith(b"/it ")
+
+    at_a_site(test)
+
+
+def test_an_application_may_end_the_connection() -> None:
+    async def closes(_: Head, proto: Exchange) -> None:
+        proto.response_bytes(200, [("connection", "close")], b"bye")
+
+    async def test(site: Site) -> None:
+        told = await site.asks(post("/", b"") + post("/", b""))
+        assert told.count(b"bye") == told.count(b"connection: close") == 1
+
+    at_a_site(test, closes)
+
+
+def test_an_application_that_does_not_answer_ends_the_connection() -> None:
+    async def fails(_: Head, __: Exchange) -> None:
+        return
+
+    async def test(site: Site) -> None:
+        assert await site.asks(post("/", b"")) == b""
+
+    at_a_site(test, fails)
+
+
+def test_another_protocol_that_is_offered_is_not_taken() -> None:
+    async def test(site: Site) -> None:
+        told = await site.asks(
+            b"GET /it HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nPRI"
+        )
+        assert told.startswith(b"HTTP/1.1 200 ")
+
+    at_a_site(test)
+
+
+# --- answers in pieces ---------------------------------------------------------------------------
+
+
+def test_an_answer_may_come_in_pieces_and_the_connection_goes_on() -> None:
+    async def counts(_: Head, proto: Exchange) -> None:
+        stream = proto.response_stream(200, TEXT)
+        for at in range(3):
+            await stream.send_str(f"{at} ")
+        await stream.send_bytes(b"")
+
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(post("/", b"") * 2)
+        for _ in range(2):
+            assert (await answer_of(reader))[2] == b"0 1 2 "
+
+    at_a_site(test, counts)
+
+
+def test_pieces_for_a_client_that_knows_no_chunks_end_with_the_connection() -> None:
+    async def counts(_: Head, proto: Exchange) -> None:
+        stream = proto.response_stream(200, TEXT)
+        await stream.send_bytes(b"all of it")
+
+    async def test(site: Site) -> None:
+        told = await site.asks(b"GET / HTTP/1.0\r\n\r\n")
+        assert told.endswith(b"\r\n\r\nall of it")
+        assert b"chunked" not in told
+
+    at_a_site(test, counts)
+
+
+def test_pieces_that_break_off_are_no_whole_answer() -> None:
+    async def breaks(_: Head, proto: Exchange) -> None:
+        stream = proto.response_stream(200, TEXT)
+        await stream.send_bytes(b"some")
+        raise asyncio.CancelledError
+
+    async def test(site: Site) -> None:
+        told = await site.asks(post("/", b""))
+        assert told == b"" or told.endswith(b"4\r\nsome\r\n")
+
+    at_a_site(test, breaks)
+
+
+def test_who_reads_slowly_holds_back_who_sends() -> None:
+    sent = 0
+
+    async def sends(_: Head, proto: Exchange) -> None:
+        nonlocal sent
+        stream = proto.response_stream(200, TEXT)
+        for _piece in range(200):
+            await stream.send_bytes(bytes(100_000))
+            sent += 1
+
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(post("/", b""))
+        await until(lambda: any(one.is_full for one in site.server.connections))
+        assert sent < 200
+        assert len((await answer_of(reader))[2]) == 20_000_000
+
+    at_a_site(test, sends)
+
+
+def test_who_sends_hears_that_its_reader_has_left() -> None:
+    heard: list[BaseException] = []
+
+    async def sends(_: Head, proto: Exchange) -> None:
+        stream = proto.response_stream(200, TEXT)
+        try:
+            while True:
+                await stream.send_bytes(bytes(100_000))
+        except Gone as gone:
+            heard.append(gone)
+        with pytest.raises(Gone):
+            await stream.send_bytes(b"more")
+
+    async def test(site: Site) -> None:
+        _, writer = await site.connect()
+        writer.write(post("/", b""))
+        await until(lambda: any(one.is_full for one in site.server.connections))
+        writer.transport.abort()
+        await until(lambda: bool(heard))
+
+    at_a_site(test, sends)
+
+
+# --- clients that leave --------------------------------------------------------------------------
+
+
+def test_a_client_that_leaves_is_noticed_while_its_answer_is_made() -> None:
+    gone = []
+
+    async def waits(_: Head, proto: Exchange) -> None:
+        await proto()
+        await proto.client_disconnect()
+        gone.append(True)
+        await proto.client_disconnect()
+        proto.response_bytes(200, TEXT, b"for nobody")
+
+    async def test(site: Site) -> None:
+        _, writer = await site.connect()
+        writer.write(post("/", b""))
+        await until(lambda: bool(site.app.seen))
+        writer.close()
+        await until(lambda: bool(gone) and not site.server.connections)
+
+    at_a_site(test, waits)
+
+
+def test_a_client_that_leaves_in_the_midst_of_its_body_is_noticed() -> None:
+    heard: list[BaseException] = []
+
+    async def reads(_: Head, proto: Exchange) -> None:
+        for _time in range(2):
+            try:
+                await proto()
+            except Gone as gone:
+                heard.append(gone)
+
+    async def test(site: Site) -> None:
+        _, writer = await site.connect()
+        writer.write(post("/", b"half")[:-2])
+        await until(lambda: bool(site.app.seen))
+        writer.close()
+        await until(lambda: len(heard) == 2)
+
+    at_a_site(test, reads)
+
+
+# --- bounds --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "GET / HTTP/1.1\r\n" + "".join(f"x-{at}: {'y' * 50}\r\n" for at in range(200)),
+        f"GET /{'a' * 5_000} HTTP/1.1\r\n",
+    ],
+)
+def test_a_head_beyond_its_bound_is_refused(head: str) -> None:
+    async def test(site: Site) -> None:
+        told = await site.asks(head.encode() + b"\r\n")
+        assert told.startswith(b"HTTP/1.1 431 ")
+        assert b'"code":"head_too_large"' in told
+        assert not site.app.seen
+
+    at_a_site(test)
+
+
+def test_a_header_without_end_is_refused() -> None:
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(b"GET / HTTP/1.1\r\nx: ")
+        answer = asyncio.create_task(reader.readline())
+        while not answer.done():
+            writer.write(b"y" * 1_000)
+            await asyncio.sleep(0.001)
+        assert answer.result().startswith(b"HTTP/1.1 431 ")
+
+    at_a_site(test)
+
+
+def test_a_head_that_does_not_come_is_refused_and_an_idle_connection_is_not() -> None:
+    async def test(site: Site) -> None:
+        idle, _ = await site.connect()
+        told = await site.asks(b"GET / HTTP/1.1\r\nhost")
+        assert told.startswith(b"HTTP/1.1 408 ")
+        assert not idle.at_eof()
+
+    at_a_site(test, head_timeout=0.1)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"no http at all\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: 4\r\ncontent-length: 5\r\n\r\nabcd",
+        b"POST / HTTP/1.1\r\nhost: x\r\ncontent-length: -4\r\n\r\nabcd",
+        b"POST / HTTP/1.1\r\nhost : x\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nnot hex\r\n",
+        b"GET http:// HTTP/1.1\r\nhost: x\r\n\r\n",
+    ],
+)
+def test_what_is_not_http_is_refused(sent: bytes) -> None:
+    async def test(site: Site) -> None:
+        told = await site.asks(sent)
+        assert told.startswith((b"HTTP/1.1 400 ", b"HTTP/1.1 500 ")) or told == b""
+        assert b" 200 " not in told
+
+    at_a_site(test)
+
+
+def test_a_body_that_breaks_is_an_error_of_who_reads_it() -> None:
+    from zbatch.errors import BadRequest
+
+    async def reads(_: Head, proto: Exchange) -> None:
+        try:
+            await proto()
+        except BadRequest:
+            proto.response_bytes(400, TEXT, b"broken")
+
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n")
+        await until(lambda: bool(site.app.seen))
+        writer.write(b"zz\r\n")
+        assert (await answer_of(reader))[0] == 400
+        assert await reader.read() == b""
+
+    at_a_site(test, reads)
+
+
+def test_what_cannot_be_read_behind_a_request_does_not_cost_it_its_answer() -> None:
+    async def test(site: Site) -> None:
+        told = await site.asks(post("/it", b"good") + b"rubbish\r\n\r\n")
+        assert b"/it good" in told
+        assert told.count(b"HTTP/1.1 ") == 1
+
+    at_a_site(test)
+
+
+def test_connections_beyond_the_bound_wait_to_be_taken() -> None:
+    async def test(site: Site) -> None:
+        _, first = await site.connect()
+        _, second = await site.connect()
+        await until(lambda: len(site.server.connections) == 2)
+        reader, third = await site.connect()
+        third.write(post("/third", b""))
+        first.close()
+        assert (await answer_of(reader))[2] == b"/third "
+        assert len(site.server.connections) == 2
+        second.close()
+
+    at_a_site(test, max_connections=2)
+
+
+# --- leaving -------------------------------------------------------------------------------------
+
+
+def test_a_server_that_leaves_closes_what_is_idle_and_answers_what_comes() -> None:
+    async def test(site: Site) -> None:
+        idle, _ = await site.connect()
+        reader, writer = await site.connect()
+        writer.write(post("/it", b"half")[:-2])
+        await until(lambda: len(site.server.connections) == 2 and bool(site.app.seen))
+        site.server.leave()
+        assert await idle.read() == b""
+        writer.write(b"lf")
+        status, headers, body = await answer_of(reader)
+        assert (status, headers["connection"], body) == (200, "close", b"/it half")
+        told = await site.asks(post("/new", b""))
+        assert b"/new " in told
+
+    at_a_site(test)

@@ -1,0 +1,691 @@
+"""HTTP/1.1 in the event loop itself: connections, what comes over them, and what goes back.
+
+httptools (llhttp, the parser of Node.js) reads, the loop's transports carry; here is what lies between: one
+request of a connection after another, in order, each bounded in size and time.  The application is one of
+RSGI, as granian serves it too: ``docs/adr/0011-http-in-the-event-loop.md`` says why it is not always granian.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from email.utils import formatdate
+from functools import lru_cache
+from http import HTTPStatus
+from typing import Any, Protocol
+
+import httptools
+
+from zbatch.errors import BadRequest, ZbatchError
+from zbatch.gateway import answers
+from zbatch.gateway.answers import Answer, HeadTooLarge, SlowBody
+
+SWEEP = 0.25
+"""Seconds between two looks for heads that do not come."""
+
+IDLE = 75.0
+"""Seconds that a connection may lie idle between two requests: longer than proxies keep theirs by default."""
+
+AHEAD = 256 << 10
+"""Bytes of a body, or of requests behind one another, that are read before somebody wants them."""
+
+LINGER = 1.0
+"""Seconds in which what a client still sends is read and dropped: closed at once, it might not see why."""
+
+ACCEPTS = 64
+"""Connections that are taken in one turn of the loop."""
+
+BREATH = 0.1
+"""Seconds without taking connections, where this process has no descriptor left."""
+
+
+class Application(Protocol):
+    """What is asked for each request, as RSGI has it."""
+
+    def __rsgi__(self, scope: Any, proto: Any) -> Coroutine[Any, Any, None]:
+        """Answer one request."""
+
+
+class Head:
+    """What came before a request's body."""
+
+    __slots__ = ("headers", "method", "path", "proto", "query_string")
+
+    def __init__(self, method: str, path: str, query_string: str, headers: dict[str, str]) -> None:
+        self.proto = "http"
+        self.method = method
+        self.path = path
+        self.query_string = query_string
+        self.headers = headers
+        """By their names in small letters; what came several times is joined by commas."""
+
+
+class Gone(ConnectionError):
+    """The client has left while something was sent to it."""
+
+
+class Exchange:
+    """A request as its application reads and answers it."""
+
+    __slots__ = (
+        "_body",
+        "_connection",
+        "_error",
+        "_gone",
+        "_waiter",
+        "expects",
+        "has_ended",
+        "head",
+        "is_answered",
+        "is_whole",
+        "keeps_alive",
+        "reads",
+        "size",
+        "stream",
+        "task",
+    )
+
+    def __init__(self, connection: Connection, head: Head, *, expects: bool) -> None:
+        self.head = head
+        self.expects = expects
+        """Whether the client waits to be told that its body is wanted."""
+        self.is_whole = False
+        """Whether all of the body has come."""
+        self.is_answered = False
+        self.has_ended = False
+        self.keeps_alive = True
+        self.reads = False
+        """Whether the application waits for the body: it bounds what it takes."""
+        self.size = 0
+        """Bytes of the body that nobody has read yet."""
+        self.task: asyncio.Task[None] | None = None
+        self.stream: BodyStream | None = None
+        self._connection = connection
+        self._body: list[bytes] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._gone: asyncio.Future[None] | None = None
+        self._error: BaseException | None = None
+
+    # --- the application's side --------------------------------------------------------------------
+
+    async def __call__(self) -> bytes:
+        """Return the whole body."""
+        while not self.is_whole:
+            self._wanted()
+            await self._more()
+        body = self._body
+        self._body, self.size = [], 0
+        return body[0] if len(body) == 1 else b"".join(body)
+
+    async def __aiter__(self) -> Any:
+        """Yield the body in pieces."""
+        while True:
+            body, self._body, self.size = self._body, [], 0
+            for piece in body:
+                yield piece
+            if self.is_whole and not self._body:
+                return
+            if not self._body:
+                self._wanted()
+                await self._more()
+
+    async def client_disconnect(self) -> None:
+        """Wait until the client is gone."""
+        if self._connection.is_lost:
+            return
+        if self._gone is None:
+            self._gone = self._connection.loop.create_future()
+        await asyncio.shield(self._gone)
+
+    def response_bytes(self, status: int, headers: Sequence[tuple[str, str]], body: bytes) -> None:
+        """Answer."""
+        self._connection.answer(self, status, headers, body)
+
+    def response_stream(self, status: int, headers: Sequence[tuple[str, str]]) -> BodyStream:
+        """Begin an answer that is sent piece by piece; it ends with the application's coroutine."""
+        self.stream = self._connection.begin_stream(self, status, headers)
+        return self.stream
+
+    # --- the connection's side -----------------------------------------------------------------------
+
+    def came(self, piece: bytes) -> None:
+        """Take a piece of the body."""
+        self._body.append(piece)
+        self.size += len(piece)
+        self._wake()
+
+    def broken(self, error: BaseException) -> None:
+        """Learn that the body will never be whole."""
+        self._error = error
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+
+    def ended(self) -> None:
+        """Learn that the body is whole."""
+        self.is_whole = True
+        self._wake()
+
+    def lost(self) -> None:
+        """Learn that the client has left."""
+        if self._gone is not None and not self._gone.done():
+            self._gone.set_result(None)
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(Gone("the client left while it sent its request"))
+        if self.stream is not None:
+            self.stream.lost()
+
+    def _wanted(self) -> None:
+        self.reads = True
+        if self.expects:
+            self.expects = False
+            self._connection.encourage()
+        self._connection.go_on()
+
+    async def _more(self) -> None:
+        if self._connection.is_lost:
+            raise Gone("the client left while it sent its request")
+        if self._error is not None:
+            raise self._error
+        self._waiter = self._connection.loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class BodyStream:
+    """An answer that is sent piece by piece; who sends waits for its reader."""
+
+    __slots__ = ("_connection", "_waiter", "is_chunked")
+
+    def __init__(self, connection: Connection, *, is_chunked: bool) -> None:
+        self._connection = connection
+        self._waiter: asyncio.Future[None] | None = None
+        self.is_chunked = is_chunked
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Send a piece; raises :class:`Gone` where nobody is there any more."""
+        connection = self._connection
+        if connection.is_lost:
+            raise Gone("the client left while an answer was sent to it")
+        if data:
+            connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self.is_chunked else data)
+        if connection.is_full:
+            self._waiter = connection.loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    async def send_str(self, data: str) -> None:
+        """Send a piece of text, as UTF-8."""
+        await self.send_bytes(data.encode())
+
+    def has_room(self) -> None:
+        """Learn that the reader has read."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def lost(self) -> None:
+        """Learn that the reader has left."""
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(Gone("the client left while an answer was sent to it"))
+
+
+class Connection(asyncio.Protocol):
+    """One client's connection, over which one request comes after another."""
+
+    def __init__(self, server: Server) -> None:
+        self.loop = server.loop
+        self.is_lost = False
+        self.is_full = False
+        """Whether the client reads slower than is sent."""
+        self.since = server.now
+        """Since when it does what it does: lies idle, or sends the head of a request."""
+        self._server = server
+        self._transport: Any = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._queue: deque[Exchange] = deque()
+        """The request that is answered, and those behind it."""
+        self._coming: Exchange | None = None
+        """The one whose body comes."""
+        self._url = b""
+        self._headers: dict[str, str] = {}
+        self._in_head = False
+        self._head_size = 0
+        self._raw_size = 0
+        self._is_paused = False
+        self._is_closing = False
+        """Nothing more is read: what comes is dropped."""
+
+    # --- what the transport calls --------------------------------------------------------------------
+
+    def connection_made(self, transport: Any) -> None:
+        """Begin."""
+        self._transport = transport
+        self._server.connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Let everybody know that nobody is there any more."""
+        self.is_lost = True
+        self._server.left(self)
+        for exchange in self._queue:
+            exchange.lost()
+        self._queue.clear()
+
+    def eof_received(self) -> None:
+        """Take a client that sends no more for one that has left."""
+
+    def pause_writing(self) -> None:
+        """Learn that the client does not read as fast as is sent."""
+        self.is_full = True
+
+    def resume_writing(self) -> None:
+        """Learn that it has read."""
+        self.is_full = False
+        if self._queue and self._queue[0].stream is not None:
+            self._queue[0].stream.has_room()
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come."""
+        if self._is_closing:
+            return
+        was_in_head = self._in_head
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            # Another protocol is offered and not wanted: what was asked is answered, nothing more is read.
+            self._is_closing = True
+            self._queue[-1].keeps_alive = False
+        except httptools.HttpParserCallbackError as error:
+            self._refuse(error.__context__ if isinstance(error.__context__, ZbatchError) else error)
+        except httptools.HttpParserError as error:
+            self._refuse(BadRequest(f"this is not HTTP/1.1: {error}"))
+        else:
+            if was_in_head and self._in_head:
+                # A single endless header is not told of before it is complete.
+                self._raw_size += len(data)
+                if self._raw_size > self._server.max_header:
+                    self._refuse(self._head_too_large())
+                    return
+            if not self._is_paused and (len(self._queue) > 1 or self._is_ahead()):
+                self._is_paused = True
+                self._transport.pause_reading()
+        self._begin_next()
+
+    # --- what the parser calls -------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        """Begin a request."""
+        self._url = b""
+        self._headers = {}
+        self._in_head = True
+        self._head_size = self._raw_size = 0
+        self.since = self._server.now
+
+    def on_url(self, url: bytes) -> None:
+        """Take a piece of what is asked for."""
+        self._url += url
+        self._count(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Take a header."""
+        self._count(len(name) + len(value))
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        known = self._headers.get(key)
+        self._headers[key] = text if known is None else f"{known}, {text}"
+
+    def on_headers_complete(self) -> None:
+        """Have a request answered; its body may still be coming."""
+        self._in_head = False
+        parser, headers = self._parser, self._headers
+        path, query = split_url(self._url)
+        head = Head(parser.get_method().decode("latin-1"), path, query, headers)
+        expects = "expect" in headers and headers["expect"].lower() == "100-continue"
+        exchange = self._coming = Exchange(self, head, expects=expects)
+        exchange.keeps_alive = parser.should_keep_alive()
+        self._queue.append(exchange)
+
+    def on_body(self, piece: bytes) -> None:
+        """Take a piece of a body."""
+        if self._coming is not None and not self._coming.is_answered:
+            self._coming.came(piece)
+
+    def on_message_complete(self) -> None:
+        """End a request."""
+        exchange, self._coming = self._coming, None
+        assert exchange is not None
+        exchange.ended()
+        if exchange.has_ended:
+            self._leave_behind(exchange)
+
+    def _count(self, size: int) -> None:
+        self._head_size += size
+        if self._head_size > self._server.max_header:
+            raise self._head_too_large()
+
+    def _head_too_large(self) -> HeadTooLarge:
+        return HeadTooLarge(
+            f"the request's line and headers have more than {self._server.max_header} bytes; send fewer"
+        )
+
+    # --- a request's way ---------------------------------------------------------------------------
+
+    def _begin(self, exchange: Exchange) -> None:
+        task = self.loop.create_task(self._server.app.__rsgi__(exchange.head, exchange))
+        exchange.task = task
+        task.add_done_callback(lambda done: self._ended(exchange, done))
+
+    def _ended(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
+        """See that a request has an answer, and that an answer in pieces has its end."""
+        has_failed = task.cancelled() or task.exception() is not None
+        if self.is_lost:
+            return
+        if exchange.stream is not None and not has_failed:
+            if exchange.stream.is_chunked:
+                self.write(b"0\r\n\r\n")
+            self._after(exchange)
+        elif exchange.stream is not None or not exchange.is_answered:
+            # Never as a clean end: what was sent is not all.
+            self._transport.abort()
+
+    def answer(
+        self, exchange: Exchange, status: int, headers: Sequence[tuple[str, str]], body: bytes
+    ) -> None:
+        """Send an answer, and go on with the next request."""
+        if self.is_lost or exchange.is_answered:
+            return
+        exchange.is_answered = True
+        if not exchange.is_whole or self._server.is_leaving:
+            exchange.keeps_alive = False
+        head = [f"{_status_line(status)}{self._server.date}content-length: {len(body)}\r\n"]
+        for name, value in headers:
+            if name == "connection":
+                exchange.keeps_alive = False
+            else:
+                head.append(f"{name}: {value}\r\n")
+        head.append("\r\n" if exchange.keeps_alive else "connection: close\r\n\r\n")
+        told = "".join(head).encode("latin-1")
+        if exchange.head.method == "HEAD":
+            self.write(told)
+        elif len(body) < SMALL:
+            self.write(told + body)
+        else:
+            self.write(told)
+            self.write(body)
+        self._after(exchange)
+
+    def begin_stream(self, exchange: Exchange, status: int, headers: Sequence[tuple[str, str]]) -> BodyStream:
+        """Send the head of an answer that comes piece by piece."""
+        exchange.is_answered = True
+        is_chunked = self._parser.get_http_version() != "1.0"
+        if not exchange.is_whole or self._server.is_leaving or not is_chunked:
+            exchange.keeps_alive = False
+        if not self.is_lost:
+            told = [*headers, ("transfer-encoding", "chunked")] if is_chunked else list(headers)
+            if not exchange.keeps_alive:
+                told = [*(one for one in told if one[0] != "connection"), ("connection", "close")]
+            lines = "".join(f"{name}: {value}\r\n" for name, value in told)
+            self.write(f"{_status_line(status)}{self._server.date}{lines}\r\n".encode("latin-1"))
+        return BodyStream(self, is_chunked=is_chunked)
+
+    def write(self, data: bytes) -> None:
+        """Send, unless nobody is there any more."""
+        if not self.is_lost:
+            self._transport.write(data)
+
+    def encourage(self) -> None:
+        """Tell the client that its body is wanted."""
+        self.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+    def go_on(self) -> None:
+        """Read on: what has come is wanted."""
+        if self._is_paused and not self.is_lost:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def _after(self, exchange: Exchange) -> None:
+        """Go on with the next request, once this one is over on both ways."""
+        exchange.has_ended = True
+        if not exchange.keeps_alive:
+            self._close_gently()
+        elif exchange.is_whole:
+            self._leave_behind(exchange)
+
+    def _leave_behind(self, exchange: Exchange) -> None:
+        self.since = self._server.now
+        if self._queue and self._queue[0] is exchange:
+            self._queue.popleft()
+        if self._queue and self._queue[0].task is None:
+            # Not at once: a client that sends a thousand requests together would be a thousand calls deep.
+            self.loop.call_soon(self._begin_next)
+        elif not self._queue:
+            self.go_on()
+
+    def _begin_next(self) -> None:
+        if self._queue and self._queue[0].task is None and not self.is_lost:
+            self._begin(self._queue[0])
+
+    def _is_ahead(self) -> bool:
+        return self._coming is not None and self._coming.size > AHEAD and not self._coming.reads
+
+    # --- endings ---------------------------------------------------------------------------------------
+
+    def _refuse(self, error: BaseException) -> None:
+        """Answer what cannot be read, behind what could."""
+        self._is_closing = True
+        if self._coming is not None:
+            # Its application waits for the rest of a body that will never be whole.
+            self._coming.broken(error)
+            if self._coming.task is not None:
+                return
+            self._queue.remove(self._coming)
+        if self._queue:
+            # What came before has its answer yet to come; then the connection ends.
+            self._queue[-1].keeps_alive = False
+            return
+        answer = self._server.refusal(error)
+        self._say(answer)
+        self._close_gently()
+
+    def _say(self, answer: Answer) -> None:
+        told = [("content-length", str(len(answer.body))), *answer.headers, ("connection", "close")]
+        lines = "".join(f"{name}: {value}\r\n" for name, value in told)
+        head = f"{_status_line(answer.status)}{self._server.date}{lines}\r\n"
+        self.write(head.encode("latin-1") + answer.body)
+
+    def look(self, now: float, patience: float) -> None:
+        """End what has waited too long for a head."""
+        if self._queue or self._is_closing:
+            return
+        if self._in_head or self._coming is not None:
+            if now - self.since > patience:
+                self._refuse(SlowBody(f"the request's head did not come within {patience:g} s"))
+        elif now - self.since > IDLE:
+            self._transport.close()
+
+    def leave(self) -> None:
+        """Close a connection over which nothing is asked."""
+        if not self._queue and not self._in_head and not self.is_lost:
+            self._transport.close()
+
+    def abort(self) -> None:
+        """Close, whatever is under way."""
+        if not self.is_lost:
+            self._transport.abort()
+
+    def _close_gently(self) -> None:
+        """Close once the client has had time to read why."""
+        self._is_closing = True
+        if self.is_lost:
+            return
+        if self._coming is None and not self._in_head and not self._is_paused:
+            self._transport.close()
+            return
+        self.go_on()
+        if self._transport.can_write_eof():
+            self._transport.write_eof()
+        self.loop.call_later(LINGER, self._transport.close)
+
+
+SMALL = 16 << 10
+"""Bytes of an answer that is sent in one piece with its head."""
+
+
+class Server:
+    """Takes connections at an address, and has an application answer what comes over them.
+
+    Args:
+        app: Answers each request.
+        max_header: Bytes of a request's line and headers.
+        head_timeout: Seconds within which they are to come.
+        max_connections: Connections that are open at a time; more wait to be taken.
+        backlog: How many may wait.
+
+    """
+
+    def __init__(
+        self,
+        app: Application,
+        *,
+        max_header: int,
+        head_timeout: float,
+        max_connections: int,
+        backlog: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.app = app
+        self.max_header = max_header
+        self.connections: set[Connection] = set()
+        self.loop = asyncio.get_running_loop()
+        self.is_leaving = False
+        self.now = clock()
+        """The time of the last look: near enough for what is bounded in seconds."""
+        self.date = _date()
+        self._clock = clock
+        self._head_timeout = head_timeout
+        self._max_connections = max_connections
+        self._backlog = backlog
+        self._socket: socket.socket | None = None
+        self._is_taking = False
+        self._opening: set[asyncio.Task[Any]] = set()
+        self._sweeper: asyncio.TimerHandle | None = None
+        self._refused = 0
+
+    def listen(self, bound: socket.socket) -> None:
+        """Take connections from a socket that is bound."""
+        bound.setblocking(False)
+        bound.listen(self._backlog)
+        self._socket = bound
+        self._take()
+        self._sweep()
+
+    def refusal(self, error: BaseException) -> Answer:
+        """Return what is said to somebody whose request cannot be read."""
+        self._refused += 1
+        return answers.of_error(error, f"unread-{self._refused}")
+
+    def left(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self.connections.discard(connection)
+        self._take()
+
+    def leave(self) -> None:
+        """Take no more connections, and end each as it falls idle."""
+        self.is_leaving = True
+        for connection in list(self.connections):
+            connection.leave()
+
+    def close(self) -> None:
+        """Close everything."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        self._pause()
+        self._socket = None
+        for task in self._opening:
+            task.cancel()
+        for connection in list(self.connections):
+            connection.abort()
+
+    # --- taking connections ----------------------------------------------------------------------------
+
+    def _take(self) -> None:
+        open_now = len(self.connections) + len(self._opening)
+        if not self._is_taking and self._socket is not None and open_now < self._max_connections:
+            self._is_taking = True
+            self.loop.add_reader(self._socket, self._accept)
+
+    def _pause(self) -> None:
+        if self._is_taking and self._socket is not None:
+            self._is_taking = False
+            self.loop.remove_reader(self._socket)
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        for _ in range(ACCEPTS):
+            if len(self.connections) + len(self._opening) >= self._max_connections:
+                self._pause()
+                return
+            try:
+                client, _ = self._socket.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+                    self._pause()
+                    self.loop.call_later(BREATH, self._take)
+                    return
+                raise
+            client.setblocking(False)
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            task = self.loop.create_task(self._open(client))
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _open(self, client: socket.socket) -> None:
+        try:
+            await self.loop.connect_accepted_socket(lambda: Connection(self), client)
+        except OSError:
+            client.close()
+
+    def _sweep(self) -> None:
+        self.now = self._clock()
+        self.date = _date()
+        for connection in list(self.connections):
+            connection.look(self.now, self._head_timeout)
+        self._take()
+        self._sweeper = self.loop.call_later(SWEEP, self._sweep)
+
+
+def _date() -> str:
+    return f"date: {formatdate(usegmt=True)}\r\n"
+
+
+@lru_cache(maxsize=64)
+def _status_line(status: int) -> str:
+    try:
+        phrase = HTTPStatus(status).phrase
+    except ValueError:
+        phrase = "Unknown"
+    return f"HTTP/1.1 {status} {phrase}\r\n"
+
+
+@lru_cache(maxsize=1_024)
+def split_url(url: bytes) -> tuple[str, str]:
+    """Return the path and the query of what is asked for.
+
+    Raises :class:`BadRequest` where it is neither a path nor an address.
+    """
+    try:
+        parsed = httptools.parse_url(url)
+    except httptools.HttpParserInvalidURLError:
+        raise BadRequest(f"what is asked for is {url[:100]!r}, wanted a path") from None
+    return (parsed.path or b"/").decode("latin-1"), (parsed.query or b"").decode("latin-1")
