@@ -12,6 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from zbatch import BadInput
+
 SIDE = 224
 """Pixels of a side, as the model wants them."""
 
@@ -21,16 +23,16 @@ Pixels = npt.NDArray[np.uint8]
 class Decode:
     """Opens photos and scales their middle."""
 
-    def predict(self, batch: Sequence[bytes]) -> list[Pixels | Exception]:
+    def predict(self, batch: Sequence[bytes]) -> list[Pixels | BadInput]:
         """Return the pixels of each photo; what is none fails alone."""
         return [_pixels_or_why_not(file) for file in batch]
 
 
-def _pixels_or_why_not(file: bytes) -> Pixels | Exception:
+def _pixels_or_why_not(file: bytes) -> Pixels | BadInput:
     try:
         return pixels(file)
     except (TypeError, OSError, UnidentifiedImageError):
-        return ValueError("wanted a JPEG or another photo")
+        return BadInput("wanted a JPEG or another photo")
 
 
 def pixels(file: bytes) -> Pixels:
