@@ -100,16 +100,16 @@ class Limits(Settings, frozen=True):
     """What a broker holds at most; beyond it callers get ``Overloaded`` or ``TooLarge`` at once."""
 
     topic_items: Whole = 65_536
-    """Items that may wait in one topic."""
+    """Items that one topic may hold without an outcome, running ones included."""
 
     topic_bytes: Size = 2 << 30
-    """Bytes that may wait in one topic."""
+    """Bytes of items that one topic may hold without an outcome, running ones included."""
 
     topic_age: Seconds | None = None
     """The longest that an item may be expected to wait in one topic; None: as long as its deadline allows."""
 
     broker_bytes: Size = 4 << 30
-    """Bytes that may wait in all topics together: what a broker's memory is sized by."""
+    """Bytes of items that all topics may hold without an outcome: what a broker's memory is sized by."""
 
     client_items: Whole = 16_384
     """Items that one client may have open."""
