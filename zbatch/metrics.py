@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from math import frexp
+from typing import TypeVar
+
+Key = TypeVar("Key", str, int)
 
 SHORTEST = 2.0**-20
 """Seconds, about a microsecond: what took less is counted as this."""
@@ -69,6 +72,12 @@ class Histogram:
         reached = list(accumulate(self.buckets[bucket] for bucket in order))
         exponent, part = divmod(order[bisect_left(reached, share * self.count)], 4)
         return float((part + 5) / 8 * 2.0**exponent)
+
+
+def add_counts(total: dict[Key, int], more: Mapping[Key, int]) -> None:
+    """Count in ``total`` what was counted by the same keys elsewhere, too."""
+    for what, times in more.items():
+        total[what] = total.get(what, 0) + times
 
 
 class Rate:

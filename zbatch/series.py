@@ -11,7 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import (
@@ -24,7 +24,7 @@ from prometheus_client.core import (
 from zbatch.config import version
 from zbatch.core.figures import Figures, TopicFigures
 from zbatch.core.topics import Tally
-from zbatch.metrics import Flow, Histogram
+from zbatch.metrics import Flow, Histogram, Key, add_counts
 from zbatch.model_metrics import Family, Report, Slate, WorkerFigures, read
 from zbatch.nvml import Gpus
 
@@ -45,7 +45,6 @@ VERSION = version()
 """Looked up once: it takes a millisecond, of a gateway's loop too."""
 
 Kind = Literal["gauge", "counter", "histogram"]
-Key = TypeVar("Key", str, int)
 
 
 class Series(NamedTuple):
@@ -352,6 +351,9 @@ def _write_topic(sheet: Sheet, topic: TopicFigures, label: str) -> None:
 
 def _sum(topics: Sequence[TopicFigures]) -> TopicFigures:
     """Return several topics as one."""
+    tally = Tally()
+    for one in topics:
+        tally.add(one.tally)
     return TopicFigures(
         waiting=sum(one.waiting for one in topics),
         oldest=max(one.oldest for one in topics),
@@ -359,37 +361,15 @@ def _sum(topics: Sequence[TopicFigures]) -> TopicFigures:
         size=sum(one.size for one in topics),
         running=sum(one.running for one in topics),
         workers=_added(one.workers for one in topics),
-        tally=_sum_tallies([one.tally for one in topics]),
+        tally=tally,
     )
-
-
-def _sum_tallies(tallies: Sequence[Tally]) -> Tally:
-    total = Tally(
-        items=sum(one.items for one in tallies),
-        size=sum(one.size for one in tallies),
-        answered=sum(one.answered for one in tallies),
-        batches=sum(one.batches for one in tallies),
-        batched_items=sum(one.batched_items for one in tallies),
-        batched_room=sum(one.batched_room for one in tallies),
-        sizes=_added(one.sizes for one in tallies),
-        closed=_added(one.closed for one in tallies),
-        errors=_added(one.errors for one in tallies),
-        refused=_added(one.refused for one in tallies),
-        retries=sum(one.retries for one in tallies),
-    )
-    for one in tallies:
-        total.wait.add(one.wait)
-        total.latency.add(one.latency)
-        total.run.add(one.run)
-    return total
 
 
 def _added(counts: Iterable[Mapping[Key, int]]) -> dict[Key, int]:
-    total: dict[Key, int] = defaultdict(int)
+    total: dict[Key, int] = {}
     for one in counts:
-        for what, times in one.items():
-            total[what] += times
-    return dict(total)
+        add_counts(total, one)
+    return total
 
 
 # --- workers -------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
 from tests.core.driving import Cluster, ready
@@ -11,8 +13,9 @@ from zbatch.config import BrokerCoreSettings, Limits
 from zbatch.core.backlog import RUNNING, Span
 from zbatch.core.batching import POLICIES
 from zbatch.core.roster import Handed, Worker
-from zbatch.core.topics import KEPT, Topic, Topics
+from zbatch.core.topics import KEPT, Tally, Topic, Topics
 from zbatch.errors import UnknownTopic
+from zbatch.metrics import Histogram
 
 
 def topics(**settings: object) -> Topics:
@@ -282,3 +285,44 @@ def test_once_one_alone_has_asked_for_a_while_its_batches_are_prefetched_again()
         topic.asked(who, now)
     assert len(dispatch(topic, 9.9)) == 1
     assert len(dispatch(topic, 10.0)) == 1
+
+
+def tally_of_all(number: int) -> Tally:
+    """Return a tally in which everything was counted so many times."""
+    tally = Tally()
+    for one in fields(Tally):
+        match getattr(tally, one.name):
+            case int():
+                setattr(tally, one.name, number)
+            case dict() as counts:
+                counts[f"code {number}"] = counts["a code"] = number
+            case Histogram() as seen:
+                seen.record(float(number), number)
+    return tally
+
+
+def test_a_tally_counts_all_that_another_one_counted_too() -> None:
+    tally = tally_of_all(2)
+    tally.add(tally_of_all(3))
+    seen = {}
+    for one in fields(Tally):
+        match getattr(tally, one.name):
+            case Histogram() as histogram:
+                seen[one.name] = (histogram.count, histogram.total)
+            case counted:
+                seen[one.name] = counted
+    counts = {"a code": 5, "code 2": 2, "code 3": 3}
+    del seen["rate"]  # only the present has one
+    assert seen == {
+        **dict.fromkeys(("items", "size", "answered", "batches", "batched_items", "batched_room"), 5),
+        **dict.fromkeys(("sizes", "closed", "errors", "refused"), counts),
+        "retries": 5,
+        **dict.fromkeys(("wait", "latency", "run"), (5, 13.0)),
+    }
+
+
+def test_what_is_counted_later_is_not_in_a_copy_of_a_tally() -> None:
+    tally = tally_of_all(2)
+    copy = tally.copy()
+    tally.add(tally_of_all(3))
+    assert (copy.items, copy.errors, copy.run.count) == (2, {"a code": 2, "code 2": 2}, 2)

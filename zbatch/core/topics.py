@@ -17,7 +17,7 @@ from zbatch.core.batching import POLICIES, SHARED, Policy, View, pays_to_prefetc
 from zbatch.core.retry import alive
 from zbatch.core.roster import Handed, Roster, Worker
 from zbatch.errors import UnknownTopic
-from zbatch.metrics import Histogram, Rate
+from zbatch.metrics import Histogram, Rate, add_counts
 
 SHORT_RUN = 0.005
 """Seconds.  A prefetched batch whose wait is shorter than this is not called back: that would cost more."""
@@ -69,6 +69,23 @@ class Tally:
             latency=self.latency.copy(),
             run=self.run.copy(),
         )
+
+    def add(self, other: Tally) -> None:
+        """Count what another one counted, too; but for the rate, which only the present has."""
+        self.items += other.items
+        self.size += other.size
+        self.answered += other.answered
+        self.batches += other.batches
+        self.batched_items += other.batched_items
+        self.batched_room += other.batched_room
+        add_counts(self.sizes, other.sizes)
+        add_counts(self.closed, other.closed)
+        add_counts(self.errors, other.errors)
+        add_counts(self.refused, other.refused)
+        self.retries += other.retries
+        self.wait.add(other.wait)
+        self.latency.add(other.latency)
+        self.run.add(other.run)
 
 
 @dataclass(slots=True, eq=False)
