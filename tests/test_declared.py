@@ -6,7 +6,16 @@ import dataclasses
 import datetime
 import enum
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from decimal import Decimal
 from typing import Annotated, Any, NotRequired, TypedDict, TypeVar
 
@@ -117,6 +126,31 @@ def test_functions_methods_and_objects_that_can_be_called_declare_by_their_annot
     for one in (predict, Model().predict, Model()):
         declared = declared_by(one)
         assert (str(declared.item), str(declared.output), declared.ignored) == ("Photo", "str", ())
+
+
+@pytest.mark.parametrize(
+    ("steps", "output"),
+    [
+        (Iterator[list[Photo]], list[Photo]),
+        (Iterator[Sequence[Photo | Exception]], list[Photo]),
+        (Iterable[list[Photo]], list[Photo]),
+        (Generator[dict[int, Photo | ValueError], None, None], list[Photo]),
+        (AsyncIterator[list[Photo]], list[Photo]),
+        (AsyncGenerator[Mapping[int, Photo], None], list[Photo]),
+        ("Iterator[list[Photo]]", list[Photo]),
+        (Iterator[list[Any]], None),
+        (Iterator[list], None),  # type: ignore[type-arg]
+        (Iterator, None),
+        (Iterator[dict], None),  # type: ignore[type-arg]
+        (Iterator[Photo], None),
+    ],
+)
+def test_of_what_is_yielded_in_steps_an_output_is_the_list_of_its_parts(steps: Any, output: Any) -> None:
+    def predict(batch: Any) -> Any: ...
+
+    predict.__annotations__["return"] = steps
+    found = declared_by(predict).output
+    assert (None if found is None else found.annotation) == output
 
 
 @pytest.mark.parametrize(

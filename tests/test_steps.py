@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import copy
+import enum
 import pickle
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
+import msgspec
+import numpy as np
 import pytest
 
 import zbatch
@@ -117,6 +120,59 @@ def test_the_end_of_the_generator_is_the_end_of_all() -> None:
     readers = Readers(0, 1)
     run(predict, [7, 8], readers)
     assert readers.ended == {0: "end", 1: "end"}
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+class Word(msgspec.Struct):
+    text: str
+    colour: Colour
+
+
+def colours(batch: list[int]) -> Iterator[list[Colour]]:
+    yield [Colour.RED for _ in batch]
+
+
+async def words(batch: list[int]) -> AsyncIterator[list[Word | Exception]]:
+    yield [Word("a", Colour.RED) for _ in batch]
+
+
+def words_by_place(batch: list[int]) -> Iterator[dict[int, Word]]:
+    yield {1: Word("b", Colour.RED)}
+
+
+class Signed:
+    """Its output is as long as its stream."""
+
+    signature: ClassVar = {
+        "inputs": [{"name": "x", "datatype": "INT64", "shape": []}],
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [-1]}],
+    }
+
+    def predict(self, batch: list[Any]) -> Iterator[Any]:
+        yield np.arange(len(batch), dtype="f4")  # rows of an array are entries, too
+        yield [1.5] * len(batch)
+
+
+@pytest.mark.parametrize(
+    ("predict", "first", "second"),
+    [
+        (colours, ["red"], ["red"]),
+        (words, [{"text": "a", "colour": "red"}], [{"text": "a", "colour": "red"}]),
+        (words_by_place, [], [{"text": "b", "colour": "red"}]),
+        (Signed, [0.0, 1.5], [1.0, 1.5]),
+    ],
+)
+def test_parts_of_a_declared_type_leave_as_plain_data_to_who_reads_and_who_does_not(
+    predict: Any, first: Any, second: Any
+) -> None:
+    items = [0, 1]
+    readers = Readers(0, 1)
+    run(predict, items, readers)
+    whole = outputs(run(predict, items))
+    assert ([readers.parts[0], readers.parts[1]], whole) == ([first, second], [first, second])
 
 
 def test_a_part_may_be_none() -> None:

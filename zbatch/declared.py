@@ -2,7 +2,8 @@
 
 ``predict(self, batch: Sequence[Item]) -> list[Answer]`` declares both.  An item that came as plain data is
 made into its type before the model sees it; one that does not fit is :class:`BadInput`, alone, with the path
-of the fault.  Outputs of such types leave as plain data.  What says nothing (Any, a TypeVar), what travels as
+of the fault.  Outputs of such types leave as plain data; ``-> Iterator[list[Part]]`` of a generator declares
+that an output is a list of parts.  What says nothing (Any, a TypeVar), what travels as
 it is (arrays, tensors) and what is not understood declares nothing, and costs nothing.
 
 msgspec converts: Structs, dataclasses, TypedDicts, containers, scalars.  Where a type holds a model of
@@ -40,6 +41,15 @@ BATCHES = (
     collections.abc.Iterable,
 )
 """Of what a batch may be said to be one."""
+
+STEPS = (
+    collections.abc.Iterator,
+    collections.abc.Generator,
+    collections.abc.AsyncIterable,
+    collections.abc.AsyncIterator,
+    collections.abc.AsyncGenerator,
+)
+"""What a ``predict`` that yields steps may be said to return."""
 
 CARRIED = (bytes, datetime.datetime, datetime.date, datetime.time, datetime.timedelta)
 """What has a form of its own on the wire, so it stays what it is."""
@@ -121,7 +131,8 @@ def declared_by(predict: Callable[..., Any]) -> Declared:
     ignored: list[str] = []
     for what in ("item", "output"):
         try:
-            kind = _kind(_element(_resolved(said.get(what, inspect.Signature.empty), names)))
+            annotation = _resolved(said.get(what, inspect.Signature.empty), names)
+            kind = _kind(_element(annotation) if what == "item" else _output(annotation))
         except Exception as error:  # an annotation is the model's code
             ignored.append(f"what predict declares its {what}s to be is ignored: {text_of(error)}")
         else:
@@ -175,6 +186,19 @@ def _element(annotation: Any) -> Any:
     if typing.get_origin(annotation) not in BATCHES or of[1:] not in ((), (Ellipsis,)):
         return Any
     return _without_exceptions(of[0])
+
+
+def _output(annotation: Any) -> Any:
+    """Return what an item's output is said to be: of one that is yielded in steps, the list of its parts."""
+    steps = typing.get_args(annotation)
+    if typing.get_origin(annotation) not in STEPS or not steps:
+        return _element(annotation)
+    step = steps[0]
+    if typing.get_origin(step) in (dict, collections.abc.Mapping):
+        part = _without_exceptions(typing.get_args(step)[1])
+    else:
+        part = _element(step)
+    return Any if part is Any else types.GenericAlias(list, (part,))
 
 
 def _without_exceptions(annotation: Any) -> Any:

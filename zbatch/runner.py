@@ -135,7 +135,7 @@ class Runner:
         self._decode_joined = model.declared.reading(partial(_joined, decode))
         self._encode = model.declared.writing(encode)
         self._sends = encode is payload.encode
-        """Whether outputs leave this process."""
+        """Whether outputs leave this process; what the model declares of them has no part in that."""
         self._on_progress = on_progress
         self._on_short = on_short
         """Called where memory is short: with the items of that run, and of the largest from now on."""
