@@ -134,8 +134,35 @@ def test_a_signature_gives_an_item_and_holds_the_outputs(tried: Callable[..., Re
 
 
 @pytest.mark.parametrize(
+    ("tensor", "returned"),
+    [
+        ('"FP32", "shape": [3]', "[1.5, 2.5, 3]"),
+        ('"INT8", "shape": []', "-7"),
+        ('"UINT8", "shape": []', "7"),
+        ('"BYTES", "shape": []', "'text'"),
+        ('"BYTES", "shape": [-1]', "['text', b'bytes']"),
+    ],
+)
+def test_python_values_count_as_tensors_as_they_do_over_http(
+    tried: Callable[..., Report], tensor: str, returned: str
+) -> None:
+    text = SIGNED.replace('"y", "datatype": "FP32", "shape": [3]', f'"y", "datatype": {tensor}')
+    assert tried(text.replace("RETURNED", returned)).failed is None
+
+
+def test_of_steps_the_whole_is_held_to_the_signature(tried: Callable[..., Report]) -> None:
+    text = SIGNED.replace("return [RETURNED", "yield [1.5").replace('"shape": [3]}],\n    }', '"shape": Y}]}')
+    assert tried(text.replace("Y", "[-1]")).failed is None
+    assert tried(text.replace("Y", "[]")).failed == (
+        "what it returns is not of its signature: output['y'] has shape [1], wanted []"
+    )
+
+
+@pytest.mark.parametrize(
     ("returned", "said"),
     [
+        ("[1.5, [2]]", "output['y'] is of type list, wanted an array of FP32 [3]"),
+        ('{"y": [1.5, "a"]}', "output['y'] is of type list, wanted an array of FP32 [3]"),
         ('{"y": item["x"][:2]}', "output['y'] has shape [2], wanted [3]"),
         ("{'z': 1}", "output has no 'y', wanted FP32 [3]"),
     ],
@@ -335,3 +362,58 @@ def test_a_report_is_read_as_it_was_written(tmp_path: Path, tried: Callable[...,
     write(report, tmp_path / "report.json")
     assert msgspec.json.decode((tmp_path / "report.json").read_bytes(), type=Report) == report
     assert [one.name for one in tmp_path.glob("report*")] == ["report.json"]
+
+
+STEPS = """
+from zbatch import END
+
+class Model:
+    example = 2
+
+    def predict(self, batch):
+        for at in range(3):
+            yield [TOLD for most in batch]
+"""
+
+ASYNC_STEPS = STEPS.replace("def predict", "async def predict")
+
+
+def steps(told: str, text: str = STEPS) -> str:
+    return text.replace("TOLD", told)
+
+
+@pytest.mark.parametrize("text", [STEPS, ASYNC_STEPS])
+def test_a_model_that_yields_steps_is_timed_until_the_first_and_until_the_end(
+    tried: Callable[..., Report], text: str
+) -> None:
+    report = tried(steps("at if at < most else END", text))
+    assert report.failed is None
+    assert report.sizes == [
+        Size(items, 6, 1.9531, items * 512.0, None, first_ms=0.9766) for items in (1, 2, 4)
+    ]
+    assert report.bad_item is not None
+    assert report.bad_item.startswith("failed alone: model_failed: TypeError")
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("at] * (len(batch) * 2 - 2) + [at", "a batch of 2: predict yielded a step of 4 entries; wanted"),
+        ("1 // (2 - len(batch))", "the model fails at a batch of 2: ZeroDivisionError"),
+        ("ValueError('no') if len(batch) > 1 else 1", "the model fails at a batch of 2: ValueError: no"),
+        ("{1} if len(batch) > 1 else 1", f"an output of a batch of 2 {SET.format('output[0]')}"),
+    ],
+)
+def test_steps_that_are_wrong_in_a_batch_fail_the_model(
+    tried: Callable[..., Report], told: str, said: str
+) -> None:
+    assert str(tried(steps(told)).failed).startswith(said)
+
+
+def test_all_that_is_yielded_for_an_item_is_held_to_what_is_declared(tried: Callable[..., Report]) -> None:
+    text = "from collections.abc import Iterator\n" + steps("at")
+    declared = text.replace("(self, batch)", "(self, batch: list[int]) -> Iterator[list[KIND]]")
+    report = tried(declared.replace("KIND", "int"))
+    assert (report.failed, report.output_type, report.notes) == (None, "list[int]", [])
+    (note,) = tried(declared.replace("KIND", "str")).notes
+    assert note == "what it returns is not what its predict declares: $[0]: expected str, got int"

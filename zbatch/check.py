@@ -157,12 +157,15 @@ def _signature(report: Report) -> str:
 
 def _sizes(sizes: Sequence[Size]) -> Table:
     on_gpu = any(one.gpu_bytes is not None for one in sizes)
+    in_steps = any(one.first_ms is not None for one in sizes)
     table = Table(box=None, header_style="bold", pad_edge=False)
-    for title in ["batch", "runs", "time", "items/s"] + ["GPU memory"] * on_gpu:
+    for title in ["batch", "runs", "time", "items/s"] + ["first step"] * in_steps + ["GPU memory"] * on_gpu:
         table.add_column(title, justify="right")
     for one in sizes:
         row = [number(one.items), number(one.runs), milliseconds(one.batch_ms), number(one.items_per_s)]
-        table.add_row(*row, *([size(one.gpu_bytes)] if on_gpu else []))
+        row += [milliseconds(one.first_ms)] * in_steps
+        row += [size(one.gpu_bytes)] * on_gpu
+        table.add_row(*row)
     return table
 
 

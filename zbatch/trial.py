@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import psutil
 
 from zbatch import payload
@@ -31,7 +32,8 @@ from zbatch.notation import json_or_text
 from zbatch.nvml import Gpus
 from zbatch.processes import die_with_parent
 from zbatch.runner import Ran, Runner, Work
-from zbatch.signature import Signature
+from zbatch.signature import BYTES, DTYPES, Signature
+from zbatch.steps import is_generator, whole_of
 
 ROUNDS = 5
 """Times that it is each size's turn to be measured."""
@@ -77,6 +79,8 @@ class Size(msgspec.Struct):
     """What a run takes, decoding and encoding included: the first quartile."""
     items_per_s: float
     gpu_bytes: int | None
+    first_ms: float | None = None
+    """Of a model that yields steps, until the first of them: the first quartile, too."""
 
 
 class Report(msgspec.Struct):
@@ -124,6 +128,27 @@ class Misused(Exception):
     """There is nothing to try."""
 
 
+class _FirstStep:
+    """The sink of a batch that nobody reads part by part: notes when the first step came."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self.at: float | None = None
+
+    def is_streamed(self, place: int) -> bool:
+        return False
+
+    def is_wanted(self, place: int) -> bool:
+        return True
+
+    def put(self, parts: list[tuple[int, Any, Sequence[Any]]], ended: list[tuple[int, Fault | None]]) -> None:
+        if self.at is None:
+            self.at = self._clock()
+
+    def wait(self, places: Sequence[int]) -> None:
+        pass
+
+
 class Trial:
     """Tries one model and writes down what it finds."""
 
@@ -136,6 +161,8 @@ class Trial:
         self._gpu = GpuMemory(Gpus([spec.gpu] if spec.gpu else []))
         self._runs: dict[int, list[float]] = {}
         """Of each batch size, how long each run took."""
+        self._firsts: dict[int, list[float]] = {}
+        """The same until the first step, of a model that yields steps."""
         self._parts = 0
         """Runs that were parts of one that had failed."""
         self._peaks: dict[int, int | None] = {}
@@ -261,7 +288,8 @@ class Trial:
         except BadInput as error:
             raise Fails(f"{self.report.item_from} is not what its predict declares: {error}") from None
         try:
-            outputs = outputs_of(model.predict(items), size)
+            results = model.predict(items)
+            outputs = whole_of(results, size) if is_generator(results) else outputs_of(results, size)
             for output in outputs:
                 if isinstance(output, BaseException):
                     raise output
@@ -293,14 +321,17 @@ class Trial:
     def _time(self, runner: Runner, alone: tuple[bytes, Sequence[Any]], size: int, seconds: float) -> None:
         """Run batches of a size for so long, at least one."""
         self._gpu.forget()
-        work = _work([alone] * size)
         runs = self._runs.setdefault(size, [])
         spent = 0.0
         while True:
+            first = _FirstStep(self._clock)
+            work = _work([alone] * size)._replace(sink=first)
             began = self._clock()
             ran = runner.run(work)
             runs.append(self._clock() - began)
             spent += runs[-1]
+            if first.at is not None:
+                self._firsts.setdefault(size, []).append(first.at - began)
             if ran.errors is not None:
                 place, fault = ran.errors[0]
                 said = f"run {len(runs)} of a batch of {size}, item {place}: {_said(fault)}"
@@ -318,8 +349,7 @@ class Trial:
         self._parts += 1
 
     def _add_up(self) -> None:
-        # The quicker quarter stays below: what else this host does is not the model's.
-        quick = {size: max(sorted(runs)[len(runs) // 4], 1e-9) for size, runs in self._runs.items()}
+        quick = {size: _quick(runs) for size, runs in self._runs.items()}
         self.report.sizes = [
             Size(
                 size,
@@ -327,6 +357,7 @@ class Trial:
                 round(quick[size] * 1000, 4),
                 round(size / quick[size], 1),
                 self._peaks[size],
+                round(_quick(self._firsts[size]) * 1000, 4) if size in self._firsts else None,
             )
             for size, runs in self._runs.items()
         ]
@@ -375,6 +406,11 @@ def _closed(model: LoadedModel, raised: list[BaseException]) -> None:
         model.close()
     except BaseException as error:
         raised.append(error)
+
+
+def _quick(runs: Sequence[float]) -> float:
+    """Return the border of the quicker quarter: what else this host does is not the model's."""
+    return max(sorted(runs)[len(runs) // 4], 1e-9)
 
 
 def sizes_up_to(largest: int) -> list[int]:
@@ -445,10 +481,32 @@ def _tensors(output: Any, signature: Signature) -> Any:
         output = {signature.outputs[0].name: output}
     if not isinstance(output, dict):
         return output
+    declared = {one.name: one.datatype for one in signature.outputs}
+    return {name: _tensor(one, declared.get(name, "")) for name, one in output.items()}
+
+
+def _tensor(value: Any, datatype: str) -> Any:
+    """Return a value as the gateway would take it for a tensor; as it is where it would not."""
     torch: Any = sys.modules.get("torch")
-    if torch is None:
-        return output
-    return {name: one.numpy() if isinstance(one, torch.Tensor) else one for name, one in output.items()}
+    if torch is not None and isinstance(value, torch.Tensor):
+        return value.numpy()
+    if datatype == BYTES:
+        return _in_bytes(value)
+    if datatype not in DTYPES or type(value) not in (bool, int, float, list, tuple):
+        return value
+    try:
+        array = np.asarray(value)
+        if array.dtype.kind in "iu" and "INT" in datatype:
+            return np.array(value, DTYPES[datatype])  # signed or not: it raises for what does not fit
+        return array.astype(DTYPES[datatype], casting="same_kind")
+    except (TypeError, ValueError, OverflowError):
+        return value
+
+
+def _in_bytes(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_in_bytes(one) for one in value]
+    return value.encode("utf-8", "replace") if isinstance(value, str) else value
 
 
 def _stranger(declared: Declared) -> Any:
