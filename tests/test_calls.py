@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from zbatch.calls import TOPICS, Asking
+from zbatch.calls import TOPICS, Ask, Asking
 from zbatch.core.calls import Call
 from zbatch.errors import BadRequest
 
 
 def call_for(asking: Asking, topic: Any = None, item: object = "x") -> Call:
     call = Call()
-    asking.prepare_one(call, item, 100.0, topic)
+    asking.prepare(call, (item,), 100.0, topic)
     return call
 
 
@@ -26,7 +26,8 @@ def test_a_call_that_names_the_topic_travels_with_one_that_does_not() -> None:
 
 def test_one_item_is_prepared_as_it_is_with_everything_said() -> None:
     asking, said = Asking("mine", 30.0), Call()
-    asking.prepare(said, ("x",), 100.0, topic="other", timeout=30.0, priority=0, key="", cost=None)
+    ask = Ask(topic="other", timeout=30.0, priority=0, key="", cost=None)
+    asking.prepare(said, ("x",), 100.0, ask=ask)
     short = call_for(asking, "other")
     assert (short.mark, short.deadline, short.item) == (said.mark, said.deadline, said.item)
 

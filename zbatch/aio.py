@@ -297,12 +297,7 @@ class AsyncZClient(Generic[In, Out]):
         if not sequence:
             future.set_result([])
             return future
-        if ask is not None:
-            self._asking.prepare(future, sequence, time.monotonic(), **ask)
-        elif len(sequence) == 1:
-            self._asking.prepare_one(future, sequence[0], time.monotonic(), topic)
-        else:
-            self._asking.prepare(future, sequence, time.monotonic(), topic=topic)
+        self._asking.prepare(future, sequence, time.monotonic(), topic, ask)
         line.put(future)
         return future
 
@@ -323,7 +318,7 @@ class AsyncZClient(Generic[In, Out]):
         line = self._line
         call = AsyncIncoming(line, line.bind())
         ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-        self._asking.prepare_stream(call, item, time.monotonic(), **ask)  # type: ignore[arg-type]
+        self._asking.prepare_stream(call, item, time.monotonic(), ask)
         line.put(call)
         return AsyncStream(call)
 

@@ -73,33 +73,51 @@ class Asking:
         self._mark = _mark(self.topic)
         self._marks: dict[str | Pipeline, tuple[Any, ...]] = {self.topic: self._mark}
 
-    def prepare_one(self, call: Call, item: Any, now: float, topic: str | Pipeline | None = None) -> None:
-        """Set up a call of one item for which nothing but a topic is asked: what most calls are."""
-        encoded, frames = self._encode(item)
-        if frames:
-            self.prepare(call, (item,), now, topic=topic)
-            return
-        call.item = encoded
-        call.mark = self._mark if topic is None else self._mark_of(topic)
-        call.deadline = (now + self.timeout) // self._grid * self._grid
-
     def prepare(
         self,
         call: Call,
         items: Sequence[Any],
         now: float,
-        *,
+        topic: str | Pipeline | None = None,
+        ask: Ask | None = None,
+    ) -> None:
+        """Encode the items and set the call up; ``topic`` is for calls that ask for nothing else.
+
+        Raises ``TypeError`` for an item that cannot be encoded, naming the path of the value, and
+        :class:`BadRequest` for arguments out of bounds.
+        """
+        if ask is not None:
+            self._prepare(call, items, now, **ask)
+            return
+        # Most calls are one small item for which nothing is asked: they need no more than this.
+        if len(items) == 1:
+            encoded, frames = self._encode(items[0])
+            if not frames:
+                call.item = encoded
+                call.mark = self._mark if topic is None else self._mark_of(topic)
+                call.deadline = (now + self.timeout) // self._grid * self._grid
+                return
+        self._prepare(call, items, now, topic)
+
+    def prepare_stream(self, call: Call, item: Any, now: float, ask: Ask) -> None:
+        """Set up a stream, whose deadline is for the next part; raises what :meth:`prepare` does."""
+        self._prepare(call, (item,), now, **ask)
+        timeout = ask["timeout"]
+        call.inflow = Inflow(self.timeout if timeout is None else _checked_timeout(timeout))
+        call.items, call.outputs, call.left = [call.item], [None], 1
+        call.mark = (*call.mark[:3], call)
+
+    def _prepare(
+        self,
+        call: Call,
+        items: Sequence[Any],
+        now: float,
         topic: str | Pipeline | None = None,
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",
         cost: float | Sequence[float] | None = None,
     ) -> None:
-        """Encode the items and set the call up.
-
-        Raises ``TypeError`` for an item that cannot be encoded, naming the path of the value, and
-        :class:`BadRequest` for arguments out of bounds.
-        """
         if topic is None:
             topic = self.topic
         else:
@@ -126,24 +144,6 @@ class Asking:
             call.left = len(payloads)
             call.outputs = [None] * len(payloads)
             call.mark = (topic, key, priority, call)
-
-    def prepare_stream(
-        self,
-        call: Call,
-        item: Any,
-        now: float,
-        *,
-        topic: str | None = None,
-        timeout: float | None = None,
-        priority: int = 0,
-        key: str = "",
-        cost: float | None = None,
-    ) -> None:
-        """Set up a stream, whose deadline is for the next part; raises what :meth:`prepare` does."""
-        self.prepare(call, (item,), now, topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-        call.inflow = Inflow(self.timeout if timeout is None else _checked_timeout(timeout))
-        call.items, call.outputs, call.left = [call.item], [None], 1
-        call.mark = (*call.mark[:3], call)
 
     def _mark_of(self, topic: str | Pipeline) -> tuple[Any, ...]:
         """Return the mark of calls for a topic; raises :class:`BadRequest` for what names none."""
@@ -278,12 +278,7 @@ class Caller(Generic[In, Out]):
         if not sequence:
             future.answer_nothing()
             return future
-        if ask is not None:
-            self._asking.prepare(future, sequence, time.monotonic(), **ask)
-        elif len(sequence) == 1:
-            self._asking.prepare_one(future, sequence[0], time.monotonic(), topic)
-        else:
-            self._asking.prepare(future, sequence, time.monotonic(), topic=topic)
+        self._asking.prepare(future, sequence, time.monotonic(), topic, ask)
         line.put(future)
         return future
 
@@ -309,7 +304,7 @@ class Caller(Generic[In, Out]):
             raise ClientClosed(line.closed)
         call = Incoming()
         ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-        self._asking.prepare_stream(call, item, time.monotonic(), **ask)  # type: ignore[arg-type]
+        self._asking.prepare_stream(call, item, time.monotonic(), ask)
         line.put(call)
         line.carry()
         return Stream(call, line, self._decode)
