@@ -30,7 +30,7 @@ TEST_PYTHON := .venv-test/bin/python
 SOURCES := zbatch tests benchmarks examples tools
 
 # The rules of the system live here; every branch of them is tested, without exceptions.
-COVERED := zbatch/core/*,zbatch/wire.py,zbatch/messages.py,zbatch/payload.py,zbatch/errors.py,zbatch/config.py,zbatch/signature.py,zbatch/gateway/oip.py,zbatch/gateway/tensors.py,zbatch/gateway/compression.py
+COVERED := zbatch/core/*,zbatch/wire.py,zbatch/messages.py,zbatch/payload.py,zbatch/errors.py,zbatch/config.py,zbatch/signature.py,zbatch/gateway/oip.py,zbatch/gateway/tensors.py,zbatch/gateway/compression.py,zbatch/gateway/events.py
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-interop check lint types imports coverage newest simulate chaos soak overload fuzz bench peers dist clean demo-venv examples-venv examples-load test-venv interop-venv

@@ -26,7 +26,7 @@ from zbatch import ZClient
 
 pytestmark = pytest.mark.live
 
-pytest.importorskip("granian", reason="the gateway needs zbatch[http]")
+pytest.importorskip("httptools", reason="the gateway needs zbatch[http]")
 
 DEFAULT = "/predict/default"
 MODEL = f"{ROOT}/tests/live/models.py:Obedient"

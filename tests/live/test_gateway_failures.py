@@ -227,7 +227,7 @@ def test_no_process_and_no_open_port_outlives_a_service_that_is_killed(
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_over_tls_http_2_is_spoken_too(run: Run, tmp_path: Path) -> None:
+def test_over_tls_http_1_1_is_what_is_offered(run: Run, tmp_path: Path) -> None:
     key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
     made = [
         "openssl",
@@ -253,4 +253,6 @@ def test_over_tls_http_2_is_spoken_too(run: Run, tmp_path: Path) -> None:
         socket.create_connection(("127.0.0.1", port), PATIENCE) as plain,
         trusting.wrap_socket(plain, server_hostname="localhost") as connection,
     ):
-        assert connection.selected_alpn_protocol() == "h2"
+        assert connection.selected_alpn_protocol() == "http/1.1"
+        connection.sendall(b"GET /health/live HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert connection.recv(65_536).startswith(b"HTTP/1.1 200 ")

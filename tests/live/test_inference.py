@@ -18,7 +18,7 @@ from tests.live.test_gateway import Gateway
 from zbatch import ZClient
 
 pytestmark = pytest.mark.live
-pytest.importorskip("granian", reason="the gateway needs zbatch[http]")
+pytest.importorskip("httptools", reason="the gateway needs zbatch[http]")
 
 MODEL = f"{ROOT}/examples/oip_model.py:Judge"
 INFER = "/v2/models/judge/infer"

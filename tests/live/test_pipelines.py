@@ -104,7 +104,7 @@ def test_a_pipeline_is_asked_by_its_name(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_pipeline_is_asked_over_http_by_its_name(run: Run, tmp_path: Path) -> None:
-    pytest.importorskip("granian", reason="the gateway needs zbatch[http]")
+    pytest.importorskip("httptools", reason="the gateway needs zbatch[http]")
     front = f"ipc://{tmp_path}/front"
     named = ("--pipeline", "both=pre,post")
     run("broker", "--frontend", front, "--backend", f"ipc://{tmp_path}/back", *named)

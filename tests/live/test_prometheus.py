@@ -27,7 +27,7 @@ import yaml
 from tests.live.shell import PATIENCE, ROOT, Zbatch, until
 from zbatch import ZbatchError, ZClient, nvml
 
-pytest.importorskip("granian", reason="the gateway needs zbatch[http]")
+pytest.importorskip("httptools", reason="the gateway needs zbatch[http]")
 
 pytestmark = [
     pytest.mark.live,

@@ -24,19 +24,17 @@ from zbatch.aio import AsyncZClient
 from zbatch.config import version
 from zbatch.errors import BadInput, BadRequest, BatchError, ConfigError, TooLarge, ZbatchError
 from zbatch.exposition import page
-from zbatch.gateway import answers, bodies, compression, openapi, pages, routes
-from zbatch.gateway.answers import Answer, SlowBody, UnsupportedMedia
+from zbatch.gateway import answers, bodies, compression, events, openapi, pages, routes, streams
+from zbatch.gateway.answers import Answer, NotAcceptable, SlowBody, UnsupportedMedia
 from zbatch.gateway.apikeys import ApiKeys, Holder
 from zbatch.gateway.inference import Desk, Inference
 from zbatch.gateway.judges import Judges
 from zbatch.gateway.known import Known
 from zbatch.gateway.metrics import Figures, GatewaySeries
+from zbatch.gateway.streams import ALIVE, GONE, Outlet, Sent
 from zbatch.journal import Journal
 from zbatch.model_metrics import Shelf
 from zbatch.schema import Judge
-
-GONE = 499
-"""The status under which a request is counted whose client had gone: nobody saw it."""
 
 LOOK = 1.0
 """Seconds between two looks at the broker's snapshot."""
@@ -54,6 +52,10 @@ when it is not, and would hold up the others."""
 WATCHED = 0.1
 """Seconds of waiting from which on it is watched whether the client is still there: most have their answer
 by then, and a watch costs more than such a request."""
+
+
+UNBUFFERED = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
+"""What tells proxies to hand on each part of a stream when it comes."""
 
 
 class Headers(Protocol):
@@ -88,14 +90,36 @@ class Exchange(Protocol):
     def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         """Answer."""
 
+    def response_stream(self, status: int, headers: list[tuple[str, str]]) -> Any:
+        """Answer in pieces, see :class:`zbatch.gateway.streams.Pieces`."""
+
 
 class Visit:
     """One request that has no answer yet."""
 
-    __slots__ = ("began", "headers", "is_reading", "proto", "since", "task", "watch", "why")
+    __slots__ = (
+        "began",
+        "call",
+        "headers",
+        "is_reading",
+        "outlet",
+        "proto",
+        "request_id",
+        "since",
+        "task",
+        "watch",
+        "why",
+    )
 
-    def __init__(self, proto: Exchange, headers: Headers, task: asyncio.Task[Any], now: float) -> None:
+    def __init__(
+        self, proto: Exchange, headers: Headers, task: asyncio.Task[Any], request_id: str, now: float
+    ) -> None:
         self.proto = proto
+        self.request_id = request_id
+        self.call = ""
+        """What it is counted as."""
+        self.outlet: Outlet | None = None
+        """Where its answer goes, if that is a stream."""
         self.headers = headers
         """The scope makes them anew each time it is asked."""
         self.task = task
@@ -129,6 +153,7 @@ class App:
         max_body: Bytes of a body.
         body_timeout: Seconds for a body to come.
         api_keys: Who may ask; None: everybody.
+        timeout: Seconds that a reader of a stream may read nothing, where it names no timeout.
         shelf: Where others at this address show what they count; None: there are none.
         journal: Where failures of the gateway itself are told.
 
@@ -142,6 +167,7 @@ class App:
         *,
         max_body: int,
         body_timeout: float,
+        timeout: float,
         api_keys: ApiKeys | None = None,
         shelf: Shelf | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -151,6 +177,7 @@ class App:
         self._journal = journal
         self._max_body = max_body
         self._body_timeout = body_timeout
+        self._timeout = timeout
         self._api_keys = api_keys
         self._clock = clock
         self._visits: set[Visit] = set()
@@ -163,9 +190,9 @@ class App:
         self.figures = Figures()
         self._series = GatewaySeries(self.figures, lambda: (len(self._visits), self._is_ready()), shelf)
         self._judges = Judges()
-        self._calls: Mapping[str, Callable[[routes.Route, Scope, Visit], Awaitable[Answer]]] = {
+        self._calls: Mapping[str, Callable[[routes.Route, Scope, Visit], Awaitable[Answer | Sent]]] = {
             "predict": self._predict,
-            "predict_batch": self._predict_batch,
+            "predict_batch": self._predict,
             "about": self._about,
             "live": self._live,
             "ready": self._ready,
@@ -190,14 +217,17 @@ class App:
         """Answer one request."""
         task = asyncio.current_task()
         assert task is not None
-        visit = Visit(proto, scope.headers, task, self._clock())
+        headers = scope.headers
+        request_id = self._request_id(headers)
+        visit = Visit(proto, headers, task, request_id, self._clock())
         self._visits.add(visit)
-        request_id = self._request_id(visit.headers)
-        call = ""
         try:
             route = routes.find(scope.method, scope.path)
-            call = route.call
-            answer = await self._calls[call](route, scope, visit)
+            visit.call = route.call
+            answer = await self._calls[route.call](route, scope, visit)
+            if isinstance(answer, Sent):
+                self.figures.answered(visit.call, answer.status, self._clock() - visit.began, answer.size)
+                return
             answer.headers.append(("x-request-id", request_id))
         except BatchError as error:
             answer = answers.of_batch(error, request_id)
@@ -205,7 +235,8 @@ class App:
             answer = answers.of_error(error, request_id)
         except asyncio.CancelledError:
             if visit.why != "slow":
-                self.figures.answered(call, GONE, self._clock() - visit.began, 0)
+                sent = 0 if visit.outlet is None else visit.outlet.sent
+                self.figures.answered(visit.call, GONE, self._clock() - visit.began, sent)
                 if visit.why == "gone":
                     return
                 raise
@@ -218,7 +249,7 @@ class App:
             self._visits.discard(visit)
             if visit.watch is not None:
                 visit.watch.cancel()
-        self.figures.answered(call, answer.status, self._clock() - visit.began, len(answer.body))
+        self.figures.answered(visit.call, answer.status, self._clock() - visit.began, len(answer.body))
         if self.leaving:
             answer.headers.append(("connection", "close"))
         try:  # noqa: SIM105  suppress() costs more than what it guards
@@ -234,47 +265,55 @@ class App:
 
     # --- calls -------------------------------------------------------------------------------------
 
-    async def _predict(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+    async def _predict(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer | Sent:
+        """Ask for one item or several, for an answer or a stream."""
         headers = visit.headers
+        accept = headers.get("accept") or ""
+        framing = events.framing_of(accept)
+        is_one = route.call == "predict"
+        if framing is not None:
+            visit.call = "stream"
+            if not is_one:
+                raise NotAcceptable("a stream is of one item; ask /predict/TOPIC")
         form = bodies.form_of(headers.get("content-type") or "")
         asked = _asked(scope)
         holder = self._holder(scope)
-        item = bodies.read_item(form, await self._body(scope, visit))
-        if holder is not None:
-            holder.admit(route.topic, 1, self._clock())
-        await self._require_served(route.topic, asked.wait)
-        judge = self._judges.of(route.topic)
-        if judge is not None:
-            judge(item)
-        try:
-            output = await self._client.predict_one(
-                item, topic=route.topic, timeout=asked.timeout, priority=asked.priority, key=asked.key
-            )
-        except TypeError as error:
-            raise BadRequest(str(error)) from None  # the item holds what no item may
-        kind, data = bodies.write(headers.get("accept") or "", output)
-        return Answer(200, [("content-type", kind)], data)
-
-    async def _predict_batch(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
-        headers = visit.headers
-        form = bodies.form_of(headers.get("content-type") or "")
-        asked = _asked(scope)
-        holder = self._holder(scope)
-        items = bodies.read_items(form, await self._body(scope, visit))
+        body = await self._body(scope, visit)
+        items = [bodies.read_item(form, body)] if is_one else bodies.read_items(form, body)
         if holder is not None:
             holder.admit(route.topic, len(items), self._clock())
         await self._require_served(route.topic, asked.wait)
         judge = self._judges.of(route.topic)
         if judge is not None:
-            _judge_each(judge, items)
+            _judge_all(judge, items, is_one)
+        output: Any
         try:
-            outputs = await self._client.predict(
+            if framing is not None:
+                return await self._stream(route.topic, items[0], asked, framing, visit)
+            output = await self._client.submit(
                 items, topic=route.topic, timeout=asked.timeout, priority=asked.priority, key=asked.key
             )
         except TypeError as error:
-            raise BadRequest(str(error)) from None
-        kind, data = bodies.write(headers.get("accept") or "", outputs)
+            raise BadRequest(str(error)) from None  # an item holds what no item may
+        kind, data = bodies.write(accept, output[0] if is_one else output)
         return Answer(200, [("content-type", kind)], data)
+
+    async def _stream(
+        self, topic: str, item: Any, asked: Asked, framing: events.Framing, visit: Visit
+    ) -> Sent:
+        stream = self._client.stream(
+            item, topic=topic, timeout=asked.timeout, priority=asked.priority, key=asked.key
+        )
+        if visit.watch is None:
+            visit.watch = asyncio.get_running_loop().create_task(_end_when_gone(visit))
+
+        def headers() -> list[tuple[str, str]]:
+            told = [("content-type", framing.kind), ("x-request-id", visit.request_id), *UNBUFFERED]
+            return [*told, ("connection", "close")] if self.leaving else told
+
+        visit.outlet = Outlet(visit.proto, headers, framing.alive, ALIVE)
+        patience = self._timeout if asked.timeout is None else asked.timeout
+        return await streams.send(stream, visit.outlet, framing, visit.request_id, patience, self._journal)
 
     async def _about(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
         self._holder(scope)
@@ -440,8 +479,11 @@ async def _end_when_gone(visit: Visit) -> None:
     visit.task.cancel()
 
 
-def _judge_each(judge: Judge, items: Sequence[Any]) -> None:
-    """Judge the items of a batch; the path of a fault begins with the item's place."""
+def _judge_all(judge: Judge, items: Sequence[Any], is_one: bool) -> None:
+    """Judge items; of several, the path of a fault begins with the item's place."""
+    if is_one:
+        judge(items[0])
+        return
     for place, item in enumerate(items):
         try:
             judge(item)

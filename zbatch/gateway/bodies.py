@@ -167,9 +167,8 @@ def write(accept: str, output: Any) -> Body:
     """
     if accept in _ANY or accept == JSON:
         return Body(RAW, bytes(output)) if type(output) is bytes and accept != JSON else _as_json(output)
-    wanted = _wanted(accept)
     refused = ""
-    for kind in wanted:
+    for kind in wanted(accept):
         try:
             return _written(kind, output)
         except NotAcceptable as error:
@@ -198,7 +197,12 @@ def _written(kind: str, output: Any) -> Body:
     raise NotAcceptable(f"accept is {kind[:100]!r}, wanted one of {WANTED}")
 
 
-def _wanted(accept: str) -> list[str]:
+def is_written(kind: str) -> bool:
+    """Return whether some output can be written as this type."""
+    return kind in _ANY or kind in _TYPES or kind == "text/*" or kind.startswith(_RAW_FAMILIES)
+
+
+def wanted(accept: str) -> list[str]:
     """Return the types of an Accept header, best first; those with q=0 are left out."""
     found = []
     for place, one in enumerate(accept.split(",")[:32]):

@@ -1,8 +1,8 @@
 """HTTP/1.1 in the event loop itself: connections, what comes over them, and what goes back.
 
 httptools (llhttp, the parser of Node.js) reads, the loop's transports carry; here is what lies between: one
-request of a connection after another, in order, each bounded in size and time.  The application is one of
-RSGI, as granian serves it too: ``docs/adr/0011-http-in-the-event-loop.md`` says why it is not always granian.
+request of a connection after another, in order, each bounded in size and time.  The application has the form
+that RSGI gives one.  Why no server of a library: ``docs/adr/0011-http-in-the-event-loop.md``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
+import ssl
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
@@ -26,6 +27,9 @@ from zbatch.gateway.answers import Answer, HeadTooLarge, SlowBody
 
 SWEEP = 0.25
 """Seconds between two looks for heads that do not come."""
+
+STALLED = 60.0
+"""Seconds after which a client is given up that reads nothing of what is sent to it."""
 
 IDLE = 75.0
 """Seconds that a connection may lie idle between two requests: longer than proxies keep theirs by default."""
@@ -211,23 +215,27 @@ class BodyStream:
         self._waiter: asyncio.Future[None] | None = None
         self.is_chunked = is_chunked
 
-    async def send_bytes(self, data: bytes) -> None:
+    @property
+    def is_full(self) -> bool:
+        """Whether more is on its way than should be: wait for :meth:`room`."""
+        return self._connection.is_full and not self._connection.is_lost
+
+    def write(self, data: bytes) -> None:
         """Send a piece; raises :class:`Gone` where nobody is there any more."""
-        connection = self._connection
-        if connection.is_lost:
+        if self._connection.is_lost:
             raise Gone("the client left while an answer was sent to it")
         if data:
-            connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self.is_chunked else data)
-        if connection.is_full:
-            self._waiter = connection.loop.create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+            self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self.is_chunked else data)
 
-    async def send_str(self, data: str) -> None:
-        """Send a piece of text, as UTF-8."""
-        await self.send_bytes(data.encode())
+    async def room(self) -> None:
+        """Wait until the reader has read; raises :class:`Gone` where it has left."""
+        if not self.is_full:
+            return
+        self._waiter = self._connection.loop.create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
 
     def has_room(self) -> None:
         """Learn that the reader has read."""
@@ -262,6 +270,10 @@ class Connection(asyncio.Protocol):
         self._in_head = False
         self._head_size = 0
         self._raw_size = 0
+        self._unsent = 0
+        """Bytes that waited for the client to read at the last look."""
+        self._reads = server.now
+        """When it was last seen reading."""
         self._is_paused = False
         self._is_closing = False
         """Nothing more is read: what comes is dropped."""
@@ -502,8 +514,19 @@ class Connection(asyncio.Protocol):
         head = f"{_status_line(answer.status)}{self._server.date}{lines}\r\n"
         self.write(head.encode("latin-1") + answer.body)
 
+    @property
+    def unsent(self) -> int:
+        """Bytes that wait for the client to read."""
+        return 0 if self.is_lost else int(self._transport.get_write_buffer_size())
+
     def look(self, now: float, patience: float) -> None:
-        """End what has waited too long for a head."""
+        """End what has waited too long for a head, or for its client to read."""
+        unsent = self.unsent
+        if not unsent or unsent != self._unsent:
+            self._unsent, self._reads = unsent, now
+        elif now - self._reads > STALLED:
+            self.abort()
+            return
         if self._queue or self._is_closing:
             return
         if self._in_head or self._coming is not None:
@@ -549,6 +572,7 @@ class Server:
         head_timeout: Seconds within which they are to come.
         max_connections: Connections that are open at a time; more wait to be taken.
         backlog: How many may wait.
+        tls: Encrypts them; None: they come in the clear.
 
     """
 
@@ -560,6 +584,7 @@ class Server:
         head_timeout: float,
         max_connections: int,
         backlog: int,
+        tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.app = app
@@ -574,6 +599,7 @@ class Server:
         self._head_timeout = head_timeout
         self._max_connections = max_connections
         self._backlog = backlog
+        self._tls = tls
         self._socket: socket.socket | None = None
         self._is_taking = False
         self._opening: set[asyncio.Task[Any]] = set()
@@ -592,6 +618,11 @@ class Server:
         """Return what is said to somebody whose request cannot be read."""
         self._refused += 1
         return answers.of_error(error, f"unread-{self._refused}")
+
+    @property
+    def is_sending(self) -> bool:
+        """Whether some answer has not reached its client's host yet."""
+        return any(connection.unsent for connection in self.connections)
 
     def left(self, connection: Connection) -> None:
         """Forget a connection."""
@@ -652,9 +683,10 @@ class Server:
 
     async def _open(self, client: socket.socket) -> None:
         try:
-            await self.loop.connect_accepted_socket(lambda: Connection(self), client)
+            # Its class has a bound for the time of a handshake, too.
+            await self.loop.connect_accepted_socket(lambda: Connection(self), client, ssl=self._tls)
         except OSError:
-            client.close()
+            client.close()  # it has left already, or speaks no TLS
 
     def _sweep(self) -> None:
         self.now = self._clock()

@@ -10,9 +10,9 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 from collections.abc import Coroutine
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zbatch.aio import AsyncZClient
 from zbatch.config import GatewaySettings, describe, version
@@ -24,6 +24,9 @@ from zbatch.journal import Journal
 from zbatch.model_metrics import Shelf
 from zbatch.processes import heed_orders
 from zbatch.sockets import settle_allocator, settle_collector
+
+if TYPE_CHECKING:
+    from zbatch.gateway.http1 import Server
 
 BACKLOG = 4_096
 """Connections that wait to be accepted."""
@@ -38,7 +41,6 @@ class Place:
     def __init__(self, host: str, port: int) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
-        # Not listening, it takes no connection from the server's own socket beside it.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
@@ -72,10 +74,9 @@ def run(settings: GatewaySettings, lifeline: int | None = None, shelf: Shelf | N
     With a ``shelf`` it is one of several at an address, and shows the metrics of all.
     """
     try:
-        import granian  # noqa: F401, PLC0415
         import httptools  # noqa: F401, PLC0415
-    except ImportError as error:
-        raise ConfigError(f"the gateway needs {error.name}; install zbatch[http]") from None
+    except ImportError:
+        raise ConfigError("the gateway needs httptools; install zbatch[http]") from None
     settle_allocator()
     journal = Journal(settings.log_format, "gateway", level=settings.log_level)
     place = Place(*split(settings.http))
@@ -127,125 +128,63 @@ async def _serve(
         journal,
         max_body=settings.max_body,
         body_timeout=settings.body_timeout,
+        timeout=settings.timeout,
         api_keys=api_keys,
         shelf=shelf,
     )
-    front: Plain | Tls = Tls(settings, place, app) if settings.tls_cert else Plain(settings, place, app)
+    server = _server(settings, app)
     heed_orders(stop, lifeline)
     watching = loop.create_task(app.watch())
-    serving = await front.open()
+    server.listen(place.socket)
     journal.event(
         "gateway started", version=version(), pid=os.getpid(), url=_url(settings, place), **describe(settings)
     )
     settle_collector()
-    ends: list[asyncio.Future[Any]] = [loop.create_task(ordered.wait()), serving]
-    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-    failed = serving.done()
-    if not failed:
-        journal.event("leaving", waits_s=settings.drain)
-        app.leaving = True
-        front.leave()
-        await _until_quiet(app, loop.time() + settings.drain, at_once)
-        await front.close()
+    await ordered.wait()
+    journal.event("leaving", waits_s=settings.drain)
+    app.leaving = True
+    server.leave()
+    await _until_quiet(app, server, loop.time() + settings.drain, at_once)
+    server.close()
     watching.cancel()
     await app.close()
-    return 1 if failed else 0
+    return 0
 
 
-async def _until_quiet(app: App, until: float, at_once: asyncio.Event) -> None:
+async def _until_quiet(app: App, server: Server, until: float, at_once: asyncio.Event) -> None:
     """Wait until no request was in flight for a moment: those who were on the way are answered, too."""
     loop = asyncio.get_running_loop()
     quiet_since = loop.time()
     while loop.time() < until and not at_once.is_set():
-        if app.in_flight:
+        if app.in_flight or server.is_sending:
             quiet_since = loop.time()
         elif loop.time() - quiet_since >= QUIET:
             return
         await asyncio.sleep(0.02)
 
 
-class Plain:
-    """The server for HTTP: it runs in the event loop, as the app does."""
+def _server(settings: GatewaySettings, app: App) -> Server:
+    from zbatch.gateway.http1 import Server  # noqa: PLC0415  an extra, told of above
 
-    def __init__(self, settings: GatewaySettings, place: Place, app: App) -> None:
-        from zbatch.gateway.http1 import Server  # noqa: PLC0415  an extra, told of above
-
-        self._place = place
-        self._server = Server(
-            app,
-            max_header=settings.max_header,
-            head_timeout=settings.body_timeout,
-            max_connections=settings.max_connections,
-            backlog=BACKLOG,
-        )
-        self._serving: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    async def open(self) -> asyncio.Future[None]:
-        """Take connections; return what ends when none are taken any more."""
-        self._server.listen(self._place.socket)
-        return self._serving
-
-    def leave(self) -> None:
-        """Close what lies idle; what comes is answered still."""
-        self._server.leave()
-
-    async def close(self) -> None:
-        """Close what is left."""
-        self._server.close()
+    return Server(
+        app,
+        max_header=settings.max_header,
+        head_timeout=settings.body_timeout,
+        max_connections=settings.max_connections,
+        backlog=BACKLOG,
+        tls=_tls(settings) if settings.tls_cert else None,
+    )
 
 
-class Tls:
-    """The server for HTTPS and HTTP/2: granian's, in threads of its own."""
-
-    def __init__(self, settings: GatewaySettings, place: Place, app: App) -> None:
-        from granian.constants import HTTPModes, Interfaces  # noqa: PLC0415  an extra, told of above
-        from granian.http import HTTP1Settings  # noqa: PLC0415
-        from granian.server.embed import Server  # noqa: PLC0415
-
-        self._place = place
-        self._server: Any = Server(
-            app,
-            address=place.host,
-            port=place.port,
-            interface=Interfaces.RSGI,
-            http=HTTPModes.auto,
-            websockets=False,
-            log_enabled=False,
-            backlog=BACKLOG,
-            backpressure=settings.max_connections,
-            http1_settings=HTTP1Settings(
-                header_read_timeout=int(settings.body_timeout * 1000),
-                max_buffer_size=max(settings.max_header, SMALLEST_BUFFER),
-            ),
-            ssl_cert=Path(settings.tls_cert),
-            ssl_key=Path(settings.tls_key),
-        )
-
-    async def open(self) -> asyncio.Future[None]:
-        """Take connections; return what ends when none are taken any more."""
-        self._serving = asyncio.get_running_loop().create_task(self._server.serve())
-        while not self._serving.done():
-            # Only when it takes connections is it true that it has started.
-            try:
-                _, writer = await asyncio.open_connection(self._place.host, self._place.port)
-            except OSError:
-                await asyncio.sleep(0.005)
-            else:
-                writer.close()
-                break
-        return self._serving
-
-    def leave(self) -> None:
-        """Do nothing: the app has each connection closed behind its answer."""
-
-    async def close(self) -> None:
-        """Close what is left."""
-        self._server.stop()
-        await asyncio.wait([self._serving], timeout=1.0)
-
-
-SMALLEST_BUFFER = 8_192
-"""Bytes of a connection's buffer, which bounds its headers; granian takes no less."""
+def _tls(settings: GatewaySettings) -> ssl.SSLContext:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        context.load_cert_chain(settings.tls_cert, settings.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        files = f"--tls-cert {settings.tls_cert} and --tls-key {settings.tls_key}"
+        raise ConfigError(f"{files} cannot be used: {error}") from None
+    return context
 
 
 def _url(settings: GatewaySettings, place: Place) -> str:
