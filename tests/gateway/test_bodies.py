@@ -119,11 +119,42 @@ def test_an_npy_of_objects_is_refused_unopened() -> None:
         read_item(NPY, npy(np.array([{}], dtype=object)))
 
 
+def headed(descr: str, shape: str, data: bytes) -> bytes:
+    """Return an .npy whose header says whatever it likes."""
+    head = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(118) + b"\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + data
+
+
 @pytest.mark.parametrize("shape", ["(-1,)", "(9999999999999999999,)", "(3, 1 << 62)", "'a'", "{}"])
 def test_a_shape_that_the_bytes_do_not_fill_is_refused(shape: str) -> None:
-    head = f"{{'descr': '<f8', 'fortran_order': False, 'shape': {shape}, }}".encode().ljust(118) + b"\n"
     with pytest.raises(BadRequest):
-        read_item(NPY, b"\x93NUMPY\x01\x00" + struct.pack("<H", len(head)) + head + bytes(24))
+        read_item(NPY, headed("<f8", shape, bytes(24)))
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        (f"(0, {10**25})", 0),
+        (f"(0, {2**63 - 1}, {2**63 - 1})", 0),
+        ("(" + "1," * 65 + ")", 8),
+        (f"(0x{'f' * 6_000},)", 8),
+        (f"({'9' * 3_000}, {'9' * 3_000})", 8),
+        ("(" + f"{2**63 - 1}," * 64 + ")", 8),
+        ("(True,)", 8),
+    ],
+    ids=["beyond a size", "sizes", "dimensions", "hexadecimal", "a long product", "many", "a boolean"],
+)
+def test_a_shape_that_no_array_has_is_refused_in_a_short_sentence(shape: str, size: int) -> None:
+    with pytest.raises(BadRequest, match=r"^the \.npy ") as refused:
+        read_item(NPY, headed("<f8", shape, bytes(size)))
+    assert len(str(refused.value)) < 400
+
+
+@pytest.mark.parametrize("descr", ["<U1", ">U1"])
+def test_characters_that_unicode_does_not_have_are_refused(descr: str) -> None:
+    with pytest.raises(BadRequest, match="characters"):
+        read_item(NPY, headed(descr, "(1,)", b"\x7f\xff\xff\x7f"))
+    np.testing.assert_array_equal(read_item(NPY, npy(np.array(["é"], descr))), np.array(["é"]))
 
 
 @given(st.binary(max_size=200), st.sampled_from([JSON, MSGPACK, NPY, TEXT]))

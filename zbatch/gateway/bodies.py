@@ -7,6 +7,8 @@ checked elsewhere.  Nothing here reads from a connection.
 from __future__ import annotations
 
 import io
+import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -27,6 +29,9 @@ DEEPEST = 200
 
 NPY_HEADER = 10_000
 """Bytes of an .npy header: it holds a dtype and a shape."""
+
+DIMENSIONS = 64
+"""Dimensions of an array, as NumPy bounds them."""
 
 _TYPES = {
     "": JSON,
@@ -129,14 +134,25 @@ def _read_npy(body: bytes) -> Any:
         raise BadRequest(f"the body is no .npy: {why}") from None
     if dtype.hasobject or dtype.names or dtype.subdtype or not dtype.itemsize:
         raise BadRequest(f"the .npy holds dtype {str(dtype)[:100]}; wanted numbers, booleans, dates or texts")
-    count = 1
-    for size in shape:
-        count *= size
+    # Also True is a length to NumPy's reader, and a number so long that Python will not write it.
+    if len(shape) > DIMENSIONS or any(
+        type(size) is not int or not 0 <= size <= sys.maxsize for size in shape
+    ):
+        raise BadRequest("the .npy has a shape that no array has")
+    count = math.prod(shape)
     came = len(body) - stream.tell()
-    if any(size < 0 for size in shape) or count * dtype.itemsize != came:
-        raise BadRequest(f"the .npy says {shape} of {dtype}, {count * dtype.itemsize} bytes; {came} came")
+    if count * dtype.itemsize != came:
+        wanted = f"{str(shape)[:100]} of {dtype}, {str(count * dtype.itemsize)[:40]} bytes"
+        raise BadRequest(f"the .npy says {wanted}; {came} came")
+    if dtype.kind == "U":
+        points = np.frombuffer(body, np.dtype("u4").newbyteorder(dtype.byteorder), offset=stream.tell())
+        if points.size and points.max() > sys.maxunicode:
+            raise BadRequest("the .npy holds characters that Unicode does not have")
     flat = np.frombuffer(body, dtype, count, stream.tell())
-    return flat.reshape(shape, order="F" if in_columns else "C")
+    try:
+        return flat.reshape(shape, order="F" if in_columns else "C")
+    except (ValueError, OverflowError):  # empty, with lengths that are too much for it together
+        raise BadRequest("the .npy has a shape that no array has") from None
 
 
 _decode_json = msgspec.json.Decoder().decode
