@@ -120,3 +120,13 @@ def test_where_some_items_failed_each_has_its_own_word() -> None:
         "results": [0.5, None, [1]],
         "errors": [{"index": 1, "error": "ValueError: it is odd", "code": "model_failed", "status": 500}],
     }
+
+
+def test_where_some_items_failed_and_the_others_outputs_are_no_json_that_is_said() -> None:
+    error = BatchError({1: ModelFailed("it is odd", kind="ValueError")}, [np.array([1j]), None])
+
+    answer = of_batch(error, "r")
+
+    told = json.loads(answer.body)
+    assert (answer.status, told["code"], told["request_id"]) == (406, "not_acceptable", "r")
+    assert told["error"].startswith("1 of 2 items failed; item 1: ModelFailed: ValueError: it is odd; ")

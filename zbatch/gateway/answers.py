@@ -112,7 +112,13 @@ def of_batch(error: BatchError, request_id: str) -> Answer:
             for place, one in sorted(error.errors.items())
         ],
     }
-    return _answer(207, {}, told)
+    try:
+        return _answer(207, {}, told)
+    except (TypeError, ValueError, RecursionError) as fault:
+        # This body is JSON whatever Accept says, so what is none has no place in it.
+        return of_error(
+            NotAcceptable(f"{told['error']}; the others' outputs are no JSON: {fault}"), request_id
+        )
 
 
 def text_of(error: ZbatchError) -> str:
