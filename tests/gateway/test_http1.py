@@ -148,6 +148,21 @@ def test_a_request_may_come_byte_by_byte() -> None:
     at_a_site(test)
 
 
+def test_what_stands_behind_a_body_in_chunks_is_no_header() -> None:
+    chunks = b"2\r\nab\r\n0\r\nAuthorization: Bearer other\r\nX-Own: two\r\n\r\n"
+
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(
+            b"POST / HTTP/1.1\r\nhost: x\r\nx-own: one\r\ntransfer-encoding: chunked\r\n\r\n" + chunks
+        )
+        assert (await answer_of(reader))[2] == b"/ ab"
+        (head,) = site.app.seen
+        assert head.headers == {"host": "x", "x-own": "one", "transfer-encoding": "chunked"}
+
+    at_a_site(test)
+
+
 def test_a_body_in_chunks_is_read_as_it_comes() -> None:
     pieces: list[bytes] = []
 

@@ -351,6 +351,8 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
         self._count(len(name) + len(value))
+        if not self._in_head:
+            return  # behind a body in chunks: what a proxy looked for in the head must not come in here
         key, text = name.decode("latin-1").lower(), value.decode("latin-1")
         known = self._headers.get(key)
         self._headers[key] = text if known is None else f"{known}, {text}"
