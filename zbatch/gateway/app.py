@@ -241,6 +241,9 @@ class App:
                     return
                 raise
             answer = answers.of_error(self._slow_body(), request_id)
+        except ConnectionError:  # the client has left in the middle of its body
+            self.figures.answered(call, GONE, self._clock() - visit.began, 0)
+            return
         except Exception as error:
             detail = traceback.format_exc()
             self._journal.event("request failed", level="error", request_id=request_id, detail=detail)
