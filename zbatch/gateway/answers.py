@@ -133,7 +133,7 @@ def without_paths(text: str) -> str:
     return _PATH.sub("<path>", text[:LONGEST_TEXT])
 
 
-_PATH = re.compile(r"(?<![\w:/.>])/[\w.@+~-]+(?:/[\w.@+~-]+)+")
+_PATH = re.compile(r"(?<![\w/.>])(?://)?/[\w.@+~-]+(?:/[\w.@+~-]+)+")
 
 
 def _answer(status: int, headers: Mapping[str, str], told: Mapping[str, object]) -> Answer:
