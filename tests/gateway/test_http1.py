@@ -550,6 +550,46 @@ def test_connections_beyond_the_bound_wait_to_be_taken() -> None:
     at_a_site(test, max_connections=2)
 
 
+def test_a_client_that_does_not_read_is_not_answered_further_until_it_does() -> None:
+    was_full: list[bool] = []
+
+    async def at_length(_: Head, proto: Exchange) -> None:
+        was_full.append(any(one.is_full for one in site_of[0].server.connections))
+        proto.response_bytes(200, TEXT, bytes(1 << 20))
+
+    site_of: list[Site] = []
+
+    async def test(site: Site) -> None:
+        site_of.append(site)
+        reader, writer = await site.connect()
+        writer.write(post("/", b"") * 100)
+        await until(lambda: any(one.is_full for one in site.server.connections))
+        for _ in range(100):
+            assert len((await answer_of(reader))[2]) == 1 << 20
+        assert was_full == [False] * 100
+
+    at_a_site(test, at_length)
+
+
+def test_a_client_that_reads_nothing_for_too_long_is_let_go() -> None:
+    now = [0.0]
+
+    async def at_length(_: Head, proto: Exchange) -> None:
+        proto.response_bytes(200, TEXT, bytes(16 << 20))
+
+    def has_gone_an_hour_later(site: Site) -> bool:
+        now[0] += 3_600.0
+        return not site.server.connections
+
+    async def test(site: Site) -> None:
+        _, writer = await site.connect()
+        writer.write(post("/", b""))
+        await until(lambda: any(one.is_full for one in site.server.connections))
+        await until(lambda: has_gone_an_hour_later(site))
+
+    at_a_site(test, at_length, clock=lambda: now[0])
+
+
 # --- leaving -------------------------------------------------------------------------------------
 
 
