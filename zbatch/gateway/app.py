@@ -242,7 +242,7 @@ class App:
                 raise
             answer = answers.of_error(self._slow_body(), request_id)
         except ConnectionError:  # the client has left in the middle of its body
-            self.figures.answered(call, GONE, self._clock() - visit.began, 0)
+            self.figures.answered(visit.call, GONE, self._clock() - visit.began, 0)
             return
         except Exception as error:
             detail = traceback.format_exc()

@@ -256,8 +256,6 @@ class Connection(asyncio.Protocol):
         self.is_lost = False
         self.is_full = False
         """Whether the client reads slower than is sent."""
-        self._unread = (0, 0.0)
-        """How many bytes it had not read when that changed last, and when that was."""
         self.since = server.now
         """Since when it does what it does: lies idle, or sends the head of a request."""
         self._server = server
@@ -305,7 +303,6 @@ class Connection(asyncio.Protocol):
     def resume_writing(self) -> None:
         """Learn that it has read."""
         self.is_full = False
-        self._unread = (0, 0.0)
         if self._queue and self._queue[0].stream is not None:
             self._queue[0].stream.has_room()
         self._begin_next()
@@ -533,9 +530,6 @@ class Connection(asyncio.Protocol):
             self._unsent, self._reads = unsent, now
         elif now - self._reads > STALLED:
             self.abort()
-        """End what has waited too long for a head, or for a client that reads nothing."""
-        if self.is_full and not self._reads(now):
-            self._transport.abort()
             return
         if self._queue or self._is_closing:
             return
@@ -544,13 +538,6 @@ class Connection(asyncio.Protocol):
                 self._refuse(SlowBody(f"the request's head did not come within {patience:g} s"))
         elif now - self.since > IDLE:
             self._transport.close()
-
-    def _reads(self, now: float) -> bool:
-        """Return whether a client that is sent too much has read any of it for as long as one may idle."""
-        size = self._transport.get_write_buffer_size()
-        if size != self._unread[0]:
-            self._unread = (size, now)
-        return now - self._unread[1] <= IDLE
 
     def leave(self) -> None:
         """Close a connection over which nothing is asked."""
