@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import zmq
@@ -34,6 +36,32 @@ def context() -> Iterator[zmq.Context[Any]]:
     context: zmq.Context[Any] = zmq.Context()
     yield context
     context.destroy(0)
+
+
+class Certificate(NamedTuple):
+    """A TLS certificate for this host that nobody but a test trusts, and its key."""
+
+    path: Path
+    key: Path
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """How a gateway is told to use it."""
+        return ("--tls-cert", str(self.path), "--tls-key", str(self.key))
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Certificate:
+    """Make a certificate for localhost."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    home = tmp_path_factory.mktemp("tls")
+    made = Certificate(home / "cert.pem", home / "key.pem")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1"]
+    command += ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1"]
+    command += ["-keyout", str(made.key), "-out", str(made.path)]
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+    return made
 
 
 @pytest.fixture(scope="module")

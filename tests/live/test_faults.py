@@ -22,8 +22,7 @@ import psutil
 import pytest
 import zmq
 
-from tests.live.shell import PATIENCE, ROOT, Zbatch, all_end, environment
-from tests.live.test_hostile import free_port
+from tests.live.shell import PATIENCE, ROOT, Zbatch, all_end, environment, free_port
 from zbatch import AsyncZClient, NoWorkers, PoisonItem, ZClient, wire
 from zbatch import broker as broker_body
 from zbatch.broker import Broker

@@ -7,11 +7,9 @@ import io
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import ssl
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.live.shell import PATIENCE, ROOT, Zbatch, all_end, until, zbatch
+from tests.live.conftest import Certificate
+from tests.live.shell import PATIENCE, ROOT, Zbatch, all_end, free_port, until, zbatch
 from zbatch import ZClient
 
 pytestmark = pytest.mark.live
@@ -90,6 +89,17 @@ def gateway(cluster: tuple[str, Path], tmp_path_factory: pytest.TempPathFactory)
     yield made
     process.process.kill()
     process.process.wait()
+
+
+@pytest.fixture
+def pair(run: Callable[..., Zbatch], cluster: tuple[str, Path]) -> Gateway:
+    """Run a gateway of two processes for that cluster."""
+    port = free_port()
+    process = run("gateway", "--http", f"127.0.0.1:{port}", "--endpoint", cluster[0], "--processes", "2")
+    process.says("gateway started", times=2)
+    made = Gateway(process)
+    until(lambda: made.ask("GET", "/health/ready")[0] == 200)
+    return made
 
 
 def test_one_item_is_asked_and_answered_in_json(gateway: Gateway) -> None:
@@ -426,21 +436,12 @@ def test_what_a_gateway_does_is_counted_for_prometheus(gateway: Gateway) -> None
     assert 'zbatch_gateway_in_flight_requests{process="0"} 1.0' in text
 
 
-def test_whichever_process_of_a_gateway_is_scraped_shows_all(
-    run: Callable[..., Zbatch], cluster: tuple[str, Path]
-) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    kept = run("gateway", "--http", f"127.0.0.1:{port}", "--endpoint", cluster[0], "--processes", "2")
-    kept.says("gateway started", times=2)
-    gateway = Gateway(kept)
-    until(lambda: gateway.ask("GET", "/health/ready")[0] == 200)
+def test_whichever_process_of_a_gateway_is_scraped_shows_all(pair: Gateway) -> None:
     for number in range(40):
-        assert gateway.predict(number) == (200, number)
+        assert pair.predict(number) == (200, number)
 
     def shown() -> list[float]:
-        text = gateway.ask("GET", "/metrics")[2].decode()
+        text = pair.ask("GET", "/metrics")[2].decode()
         return [
             float(value)
             for value in re.findall(
@@ -491,30 +492,12 @@ def test_the_calls_are_described_and_their_page_comes_from_this_host(gateway: Ga
 
 
 def test_with_a_certificate_a_gateway_speaks_tls(
-    run: Callable[..., Zbatch], cluster: tuple[str, Path], tmp_path: Path
+    run: Callable[..., Zbatch], cluster: tuple[str, Path], certificate: Certificate
 ) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate")
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    made = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "1",
-        "-subj",
-        "/CN=localhost",
-    ]
-    made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(made, check=True, capture_output=True, timeout=PATIENCE)
-    tls = ("--tls-cert", str(cert), "--tls-key", str(key))
-    process = run("gateway", "--http", "127.0.0.1:0", "--endpoint", cluster[0], *tls)
+    process = run("gateway", "--http", "127.0.0.1:0", "--endpoint", cluster[0], *certificate.options)
     port = int(process.says("gateway started").partition("url=https://127.0.0.1:")[2].split()[0])
 
-    trusted = ssl.create_default_context(cafile=str(cert))
+    trusted = ssl.create_default_context(cafile=certificate.path)
     connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE, context=trusted)
     connection.request("POST", DEFAULT, b"[7]")
     answer = connection.getresponse()
@@ -540,23 +523,14 @@ def test_serve_runs_a_gateway_too_and_leaves_nothing_behind(
     assert all_end(family)
 
 
-def test_a_gateway_process_that_dies_is_started_again(
-    run: Callable[..., Zbatch], cluster: tuple[str, Path]
-) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    kept = run("gateway", "--http", f"127.0.0.1:{port}", "--endpoint", cluster[0], "--processes", "2")
-    kept.says("gateway started", times=2)
-    gateway = Gateway(kept)
-    until(lambda: gateway.ask("GET", "/health/ready")[0] == 200)
+def test_a_gateway_process_that_dies_is_started_again(pair: Gateway) -> None:
 
-    kept.family()[0].kill()
+    pair.process.family()[0].kill()
 
-    kept.says("gateway started", times=3)
-    assert gateway.predict("on") == (200, "on")
-    kept.signal(signal.SIGTERM)
-    assert kept.ends() == 0
+    pair.process.says("gateway started", times=3)
+    assert pair.predict("on") == (200, "on")
+    pair.process.signal(signal.SIGTERM)
+    assert pair.process.ends() == 0
 
 
 def test_an_address_that_is_taken_is_a_sentence(

@@ -6,11 +6,9 @@ Each test is one of the failures that ``docs/compare.md`` lists; the service is 
 from __future__ import annotations
 
 import json
-import shutil
 import signal
 import socket
 import ssl
-import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.live.conftest import Certificate
 from tests.live.shell import PATIENCE, Zbatch, all_end, until
 from tests.live.test_gateway import MODEL, Gateway
 from zbatch import ZClient
@@ -226,28 +225,12 @@ def test_no_process_and_no_open_port_outlives_a_service_that_is_killed(
         assert nobody.connect_ex(("127.0.0.1", service.gateway.port)) != 0
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
-def test_over_tls_http_1_1_is_what_is_offered(run: Run, tmp_path: Path) -> None:
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    made = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "1",
-        "-subj",
-        "/CN=localhost",
-    ]
-    names = ["-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run([*made, *names], check=True, capture_output=True)
-    front, tls = f"ipc://{tmp_path}/front", ("--tls-cert", str(cert), "--tls-key", str(key))
-    service = run("serve", MODEL, "--gpu", "cpu", "--frontend", front, "--http", "127.0.0.1:0", *tls)
+def test_over_tls_http_1_1_is_what_is_offered(run: Run, tmp_path: Path, certificate: Certificate) -> None:
+    options = ("--frontend", f"ipc://{tmp_path}/front", *certificate.options)
+    service = run("serve", MODEL, "--gpu", "cpu", "--http", "127.0.0.1:0", *options)
     port = int(service.says("gateway started").partition("url=https://127.0.0.1:")[2].split()[0])
 
-    trusting = ssl.create_default_context(cafile=str(cert))
+    trusting = ssl.create_default_context(cafile=certificate.path)
     trusting.set_alpn_protocols(["h2", "http/1.1"])
     with (
         socket.create_connection(("127.0.0.1", port), PATIENCE) as plain,

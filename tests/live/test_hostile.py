@@ -18,7 +18,7 @@ import psutil
 import pytest
 import zmq
 
-from tests.live.shell import PATIENCE, ROOT, Zbatch, environment
+from tests.live.shell import PATIENCE, ROOT, Zbatch, environment, free_port
 from zbatch import BadOutput, TooLarge, ZClient, wire
 from zbatch.config import Timing
 from zbatch.messages import Beat, Cancel, Child, Children, Done, Facts, Group, Hello, Ready, Request
@@ -82,12 +82,6 @@ class Farm:
 
     def memory(self) -> int:
         return int(psutil.Process(self.broker.process.pid).memory_info().rss)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.live.shell import PATIENCE, ROOT, Zbatch, zbatch
+from tests.live.shell import PATIENCE, ROOT, Zbatch, free_port, zbatch
 from zbatch import BrokerUnreachable, Forbidden, ZClient, wire
 from zbatch.core.links import Identity
 from zbatch.errors import ConfigError
@@ -52,12 +52,6 @@ class Farm:
 
     def client(self, keys: Path | None = None, **more: Any) -> ZClient[Any, Any]:
         return ZClient(self.frontend, keys=self.keys if keys is None else keys, **more)
-
-
-def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
 
 
 @pytest.fixture
