@@ -305,7 +305,7 @@ class AsyncZClient(Generic[In, Out]):
         self,
         item: In,
         *,
-        topic: str | None = None,
+        topic: str | Pipeline | None = None,
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",

@@ -286,7 +286,7 @@ class Caller(Generic[In, Out]):
         self,
         item: In,
         *,
-        topic: str | None = None,
+        topic: str | Pipeline | None = None,
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",
@@ -296,8 +296,8 @@ class Caller(Generic[In, Out]):
 
         ``timeout`` is for the first part, and after each part for the next one, so a stream may outlive it.
         An error comes in the place of what is missing: an item runs again only while nothing of it was
-        delivered.  Leaving the loop cancels.  Of a model that is no generator, and of a pipeline, the one
-        part is the output.
+        delivered.  Leaving the loop cancels.  Of a model that is no generator the one part is the output;
+        of a pipeline, too, whatever its stages are: its parts do not go from stage to stage.
         """
         line = self._line
         if line.closed:

@@ -103,6 +103,20 @@ def test_a_pipeline_is_asked_by_its_name(run: Run, tmp_path: Path) -> None:
         assert client.status()["pipelines"]["both"]["ready"]
 
 
+def test_a_stream_of_a_pipeline_is_its_output_in_one_part_also_where_a_stage_yields_parts(
+    run: Run, tmp_path: Path
+) -> None:
+    front = f"ipc://{tmp_path}/front"
+    named = ("--pipeline", "both=pre,post")
+    run("broker", "--frontend", front, "--backend", f"ipc://{tmp_path}/back", *named)
+    worker(run, tmp_path, "pre")
+    worker(run, tmp_path, "post", model="Talker")
+    with ZClient[Any, Any](front, timeout=PATIENCE) as client:
+        assert list(client.stream({"parts": 2}, topic="post")) == ["0", "1"]
+        for topic in ("both", pipeline("pre", "post")):
+            assert list(client.stream({"parts": 2}, topic=topic)) == [["0", "1"]]
+
+
 def test_a_pipeline_is_asked_over_http_by_its_name(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("httptools", reason="the gateway needs zbatch[http]")
     front = f"ipc://{tmp_path}/front"
