@@ -24,9 +24,6 @@ RAW = "application/octet-stream"
 NPY = "application/x-npy"
 TEXT = "text/plain; charset=utf-8"
 
-DEEPEST = 200
-"""Levels of nesting in JSON; a deeper body is no item that anybody meant."""
-
 NPY_HEADER = 10_000
 """Bytes of an .npy header: it holds a dtype and a shape."""
 
