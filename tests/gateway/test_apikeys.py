@@ -131,6 +131,21 @@ def test_a_changed_file_is_read_again_and_a_deleted_key_is_revoked(file: str) ->
     assert keys.holder(None, other).topics == frozenset({"bert"})
 
 
+def test_a_file_that_was_copied_with_its_time_and_is_as_long_is_read_again(file: str) -> None:
+    key = add(file, "alice")
+    keys = read(file)
+    before = os.stat(file)
+
+    copy = Path(f"{file}.copy")
+    copy.write_text(Path(file).read_text().replace(hashed(key), hashed("another")))
+    os.utime(copy, ns=(before.st_atime_ns, before.st_mtime_ns))
+    copy.replace(file)
+
+    assert keys.look()
+    with pytest.raises(Unauthorized):
+        keys.holder(None, key)
+
+
 def test_a_file_that_is_written_again_gives_no_new_measure(file: str) -> None:
     key = add(file, "alice", rate=1.0)
     keys = read(file)

@@ -70,7 +70,7 @@ class ApiKeys:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
         self._holders: dict[str, Holder] = {}
-        self._seen: tuple[int, int] | None = None
+        self._seen: tuple[int, ...] | None = None
 
     def look(self) -> bool:
         """Read the file if it has changed; return whether it had.
@@ -79,7 +79,8 @@ class ApiKeys:
         """
         try:
             found = self._path.stat()
-            seen = (found.st_mtime_ns, found.st_size)
+            # By its last change of any kind: tools that copy files keep the time of the text's.
+            seen = (found.st_ino, found.st_ctime_ns, found.st_mtime_ns, found.st_size)
             if seen == self._seen:
                 return False
             self._seen = seen
