@@ -91,6 +91,16 @@ def test_a_trial_that_ended_early_is_shown_as_far_as_it_came() -> None:
     ]
 
 
+def test_of_a_model_that_yields_steps_the_time_until_the_first_is_shown() -> None:
+    measured = [Size(1, 9, 20.0, 50.0, None, 1.5), Size(2, 9, 25.0, 80.0, None, 2.0)]
+    report = Report("m:M", "cpu", sizes=measured)
+    assert shown(report)[-3:] == [
+        "batch  runs  time  items/s  first step",
+        "    1     9  20ms     50.0       1.5ms",
+        "    2     9  25ms     80.0         2ms",
+    ]
+
+
 def test_a_failure_comes_without_a_suggestion_and_a_best_in_the_middle_without_a_doubt() -> None:
     report = Report("m:M", "cpu", sizes=sizes(_1=100.0, _2=101.0), suggested_batch_size=1)
     assert shown(report)[-1] == "suggested: --batch-size 1, the smallest that reaches 90% of the best items/s"
