@@ -242,7 +242,8 @@ class App:
                 raise
             answer = answers.of_error(self._slow_body(), request_id)
         except ConnectionError:  # the client has left in the middle of its body
-            self.figures.answered(visit.call, GONE, self._clock() - visit.began, 0)
+            sent = 0 if visit.outlet is None else visit.outlet.sent
+            self.figures.answered(visit.call, GONE, self._clock() - visit.began, sent)
             return
         except Exception as error:
             detail = traceback.format_exc()
@@ -434,6 +435,9 @@ class App:
             self._judges.learn({name: one for name, one in snapshot["topics"].items() if name not in named})
         except ZbatchError:
             pass  # nobody answers: what was known grows stale, and questions find out by themselves
+        except Exception:
+            # What cannot be read must not end the watch over bodies, clients and keys.
+            self._journal.event("snapshot not read", level="error", detail=traceback.format_exc())
         finally:
             self._looked = self._clock()
             self._looking = None
