@@ -12,13 +12,13 @@ import os
 import socket
 import ssl
 from collections.abc import Coroutine
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from zbatch.aio import AsyncZClient
 from zbatch.config import GatewaySettings, describe, version
 from zbatch.errors import ConfigError
 from zbatch.gateway.apikeys import ApiKeys
-from zbatch.gateway.app import App
 from zbatch.gateway.known import Known
 from zbatch.journal import Journal
 from zbatch.model_metrics import Shelf
@@ -26,7 +26,11 @@ from zbatch.processes import heed_orders
 from zbatch.sockets import settle_allocator, settle_collector
 
 if TYPE_CHECKING:
+    from zbatch.gateway.app import App
     from zbatch.gateway.http1 import Server
+
+NEEDED = ("httptools", "jsonschema_rs", "prometheus_client")
+"""What the extra brings that no gateway can do without."""
 
 BACKLOG = 4_096
 """Connections that wait to be accepted."""
@@ -73,10 +77,7 @@ def run(settings: GatewaySettings, lifeline: int | None = None, shelf: Shelf | N
 
     With a ``shelf`` it is one of several at an address, and shows the metrics of all.
     """
-    try:
-        import httptools  # noqa: F401, PLC0415
-    except ImportError:
-        raise ConfigError("the gateway needs httptools; install zbatch[http]") from None
+    _want_extra()
     settle_allocator()
     journal = Journal(settings.log_format, "gateway", level=settings.log_level)
     place = Place(*split(settings.http))
@@ -86,6 +87,12 @@ def run(settings: GatewaySettings, lifeline: int | None = None, shelf: Shelf | N
         place.close()
         journal.event("gateway ended")
         journal.close()
+
+
+def _want_extra() -> None:
+    missing = [name for name in NEEDED if find_spec(name) is None]
+    if missing:
+        raise ConfigError(f"the gateway needs {', '.join(missing)}; install zbatch[http]")
 
 
 def _loop_run(main: Coroutine[Any, Any, int]) -> int:
@@ -104,6 +111,8 @@ async def _serve(
     lifeline: int | None,
     shelf: Shelf | None,
 ) -> int:
+    from zbatch.gateway.app import App  # noqa: PLC0415  an extra, told of above
+
     loop = asyncio.get_running_loop()
     orders = 0
     ordered = asyncio.Event()
