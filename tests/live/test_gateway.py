@@ -548,6 +548,17 @@ def test_an_address_that_is_taken_is_a_sentence(
     )
 
 
+def test_a_second_gateway_does_not_take_a_part_of_the_first_ones_connections(
+    run: Callable[..., Zbatch], gateway: Gateway, tmp_path: Path
+) -> None:
+    address = f"127.0.0.1:{gateway.port}"
+
+    second = run("gateway", "--http", address, "--endpoint", f"ipc://{tmp_path}/none")
+
+    assert second.ends() == 2
+    assert f"--http {address} cannot be listened on: somebody else listens there" in second.log.read_text()
+
+
 def _answer(connection: socket.socket) -> bytes:
     """Return the head of an answer and as much as comes with it."""
     until_end = time.monotonic() + PATIENCE

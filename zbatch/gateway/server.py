@@ -40,13 +40,22 @@ QUIET = 0.25
 
 
 class Place:
-    """An address that is bound, so that others hear at once that it is taken, and port 0 becomes one."""
+    """An address that is bound, so that others hear at once that it is taken, and port 0 becomes one.
 
-    def __init__(self, host: str, port: int) -> None:
+    Args:
+        host: An IP address.
+        port: Its port.
+        is_shared: Other processes of this gateway listen there as well.  Else nobody may: two gateways at an
+            address would each get some of the connections, and neither would say so.
+
+    """
+
+    def __init__(self, host: str, port: int, *, is_shared: bool = False) -> None:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if is_shared:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         try:
             self._socket.bind((host, port))
         except OSError as error:
@@ -80,7 +89,7 @@ def run(settings: GatewaySettings, lifeline: int | None = None, shelf: Shelf | N
     _want_extra()
     settle_allocator()
     journal = Journal(settings.log_format, "gateway", level=settings.log_level)
-    place = Place(*split(settings.http))
+    place = Place(*split(settings.http), is_shared=settings.processes > 1)
     try:
         return _loop_run(_serve(settings, place, journal, lifeline, shelf))
     finally:
