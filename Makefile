@@ -9,6 +9,7 @@
 #   make chaos            real processes under faults
 #   make soak            a million requests of ten thousand clients: is all flat?
 #   make overload        more load than can be done, greedy and deaf clients: figures
+#   make tuning           the curves and plots of docs/tuning.md
 #   make peers            beside service_streamer, mosec, LitServe, batched: who is ahead?
 #   make fuzz             anything at all into decoders and cores, SECONDS=60
 #
@@ -33,7 +34,7 @@ SOURCES := zbatch tests benchmarks examples tools
 COVERED := zbatch/core/*,zbatch/wire.py,zbatch/messages.py,zbatch/payload.py,zbatch/errors.py,zbatch/config.py,zbatch/signature.py,zbatch/gateway/oip.py,zbatch/gateway/tensors.py,zbatch/gateway/compression.py,zbatch/gateway/events.py
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-interop check lint types imports coverage newest simulate chaos soak overload fuzz bench peers dist clean demo-venv examples-venv examples-load test-venv interop-venv
+.PHONY: help demo test test-interop check lint types imports coverage newest simulate chaos soak overload fuzz bench tuning peers dist clean demo-venv examples-venv examples-load test-venv interop-venv
 
 help:  ## what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -89,6 +90,10 @@ fuzz: test-venv  ## anything at all into decoders and cores, for SECONDS=60, gui
 
 bench: test-venv  ## the loads of docs/performance.md, ours and the baselines interleaved (about 5 minutes)
 	$(TEST_PYTHON) -m benchmarks $(ARGS)
+
+tuning: test-venv  ## batch size, max latency, workers, gateway processes: the curves of docs/tuning.md (wrk; about 6 minutes)
+	-@$(TEST_PYTHON) -m pip install --quiet matplotlib==3.11.2
+	$(TEST_PYTHON) -m benchmarks.tuning $(ARGS)
 
 peers: test-venv  ## zbatch beside its peers, each in an environment of its own, with ratios and a plot (about 30 minutes)
 	-@$(TEST_PYTHON) -m pip install --quiet matplotlib==3.11.2

@@ -42,6 +42,9 @@ class Setup:
     max_latency: float = 0.010
     stages: int = 1
     """Topics that an item goes through, each with so many workers of its own."""
+    batching: str = "eager"
+    processes: int = 1
+    """Of the gateway, where it is asked over HTTP."""
     own_timeouts: bool = False
     """Every request with a timeout of its own and one key, so that requests cannot be sent as one group."""
 
@@ -68,6 +71,7 @@ class Figure:
     """Answers a second."""
     p50: float = 0.0
     """Seconds from question to answer; 0 where the load does not say."""
+    p99: float = 0.0
     answers: int = 0
     wrong: int = 0
     """Answers that belonged to another request."""

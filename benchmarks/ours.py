@@ -27,7 +27,7 @@ START_SECONDS = 60.0
 def serve(setup: Setup, folder: Path) -> Iterator[str]:
     """Run a broker and the workers of a setup; give the endpoint for clients."""
     front, back = free_endpoint(setup.transport, folder / "f"), free_endpoint(setup.transport, folder / "b")
-    broker = [*ZBATCH, "broker", "--frontend", front, "--backend", back]
+    broker = [*ZBATCH, "broker", "--frontend", front, "--backend", back, "--batching", setup.batching]
     worker = [
         *(*ZBATCH, "worker", f"benchmarks/models.py:{setup.model}", "--backend", back),
         *("--gpu", "cpu", "--num", str(setup.workers)),

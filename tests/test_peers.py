@@ -232,10 +232,12 @@ def test_what_is_no_success_of_known_length_is_refused(answer: bytes) -> None:
 def test_what_wrk_counted_before_and_after_the_measured_time_does_not_count() -> None:
     # 20 answers each 10 ms, for 3 s: in the second between 1 and 2 s that is 2,000 a second.
     counts = ", ".join(f"[{millisecond}, 20]" for millisecond in range(10, 3010, 10))
-    told = f'{{"p50_us": 9900, "wrong": 1, "failed": 0, "counts": [{counts}]}}'
+    told = f'{{"p50_us": 9900, "p99_us": 9990, "wrong": 1, "failed": 0, "counts": [{counts}]}}'
     figure = wrk.figure_of(told, 1.0, 1.0)
     assert figure.rate == pytest.approx(2000.0)
-    assert dataclasses.replace(figure, rate=0.0) == Figure(0.0, p50=0.0099, answers=6000, wrong=1)
+    assert dataclasses.replace(figure, rate=0.0) == Figure(
+        0.0, p50=0.0099, p99=0.00999, answers=6000, wrong=1
+    )
 
 
 def test_requests_without_an_answer_end_the_measurement() -> None:

@@ -26,6 +26,7 @@ def serve(setup: Setup, folder: Path) -> Iterator[str]:
         *(*ours.ZBATCH, "serve", f"benchmarks/models.py:{MODELS.get(setup.model, setup.model)}"),
         *("--http", f"127.0.0.1:{port}", "--frontend", front, "--gpu", "cpu", "--num", str(setup.workers)),
         *("--batch-size", str(setup.batch_size), "--max-latency", str(setup.max_latency)),
+        *("--processes", str(setup.processes)),
     ]
     endpoint = f"http://127.0.0.1:{port}/predict/default"
     with child(command, log) as process:

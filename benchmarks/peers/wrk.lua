@@ -64,8 +64,9 @@ function done(summary, latency, requests)
    end
    local errors = summary.errors
    io.write(string.format(
-      '{"p50_us": %d, "wrong": %d, "failed": %d, "counts": [%s]}\n',
+      '{"p50_us": %d, "p99_us": %d, "wrong": %d, "failed": %d, "counts": [%s]}\n',
       latency:percentile(50),
+      latency:percentile(99),
       threads[1]:get("wrong"),
       errors.connect + errors.read + errors.write + errors.timeout,
       table.concat(told, ", ")))

@@ -31,7 +31,7 @@ class Lost(Exception):
 def measure(connections: int, endpoint: str, asked: Sequence[Asked], warm: float, seconds: float) -> Figure:
     """Let wrk ask, and count the answers of the time after the warm-up.
 
-    The rate is counted as ``http.py`` counts it; p50 is wrk's own, of all answers.
+    The rate is counted as ``http.py`` counts it; p50 and p99 are wrk's own, of all answers.
     """
     with tempfile.TemporaryDirectory(prefix="zbench-") as folder:
         file = Path(folder) / "requests"
@@ -69,6 +69,7 @@ def figure_of(line: str, warm: float, seconds: float) -> Figure:
     return Figure(
         rate_of(within),
         p50=told["p50_us"] / 1e6,
+        p99=told["p99_us"] / 1e6,
         answers=sum(count for _, count in counts),
         wrong=told["wrong"],
     )
