@@ -46,6 +46,19 @@ def test_each_topic_has_a_call_for_one_item_and_one_for_several() -> None:
     assert (told["openapi"], told["info"]["version"]) == ("3.1.0", "1.2.3")
 
 
+def test_one_item_may_be_answered_by_a_stream_and_several_may_not() -> None:
+    told = made(bert=[])
+    one, several = (
+        told["paths"][path]["post"]["responses"]["200"]["content"]
+        for path in ("/predict/bert", "/predict/bert/batch")
+    )
+
+    # A generator of clients takes the first.
+    assert next(iter(one)) == "application/json"
+    assert one["text/event-stream"] == one["application/x-ndjson"] == {"schema": {"type": "string"}}
+    assert not {"text/event-stream", "application/x-ndjson"} & {*several}
+
+
 def test_a_topic_is_written_as_its_path_is() -> None:
     told = document({"a/b c": {}}, "1", keyed=False)
 

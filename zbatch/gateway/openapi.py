@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import quote
 
 from zbatch.gateway.bodies import MSGPACK, NPY, RAW
+from zbatch.gateway.events import EVENTS, LINES
 
 VERSION = "3.1.0"
 
@@ -46,6 +47,9 @@ _ERROR = {
         "request_id": {"type": "string"},
     },
 }
+
+_STREAMS: dict[str, Any] = {kind: {"schema": {"type": "string"}} for kind in (EVENTS, LINES)}
+"""Any topic can be asked for a stream: a model that yields nothing gives its output as the only part."""
 
 _PARTIAL = {
     "type": "object",
@@ -105,7 +109,8 @@ def _call(
     topic: str, call: str, what: str, body: Any, output: Any, beside: Mapping[str, Any]
 ) -> dict[str, Any]:
     others: dict[str, Any] = {MSGPACK: {}, NPY: {}} | ({RAW: {}} if call == "predict" else {})
-    answers: dict[str, Any] = {"200": _answer("The outputs." if beside else "The output.", output, others)}
+    told = "The outputs." if beside else "The output, or a stream of its parts."
+    answers: dict[str, Any] = {"200": _answer(told, output, others if beside else others | _STREAMS)}
     error = {"$ref": "#/components/schemas/Error"}
     return {
         "tags": [topic],
