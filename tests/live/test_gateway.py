@@ -559,6 +559,18 @@ def test_a_second_gateway_does_not_take_a_part_of_the_first_ones_connections(
     assert f"--http {address} cannot be listened on: somebody else listens there" in second.log.read_text()
 
 
+def test_a_gateway_says_when_no_broker_is_heard_and_when_one_is(
+    run: Callable[..., Zbatch], tmp_path: Path
+) -> None:
+    front, back = f"ipc://{tmp_path}/front", f"ipc://{tmp_path}/back"
+    alone = run("gateway", "--http", "127.0.0.1:0", "--endpoint", front)
+    assert f"endpoint={front}" in alone.says("broker does not answer")
+
+    run("broker", "--frontend", front, "--backend", back)
+
+    assert f"endpoint={front}" in alone.says("broker answers")
+
+
 def _answer(connection: socket.socket) -> bytes:
     """Return the head of an answer and as much as comes with it."""
     until_end = time.monotonic() + PATIENCE

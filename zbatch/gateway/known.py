@@ -49,6 +49,10 @@ class Known:
         self._seen.update(name for name, topic in self.topics.items() if topic["workers"] or topic["batches"])
         self._seen.update(name for name, ready in self._pipelines.items() if ready)
 
+    def silence(self, now: float, since: float) -> float:
+        """Return for how long no broker has said anything, to who has listened since then."""
+        return now - (since if self._learned is None else self._learned)
+
     def has_workers(self, topic: str) -> bool:
         """Return whether somebody served it when last looked."""
         if topic in self._pipelines:

@@ -11,6 +11,7 @@ import errno
 import os
 import socket
 import ssl
+import time
 from collections.abc import Coroutine
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,9 @@ BACKLOG = 4_096
 
 QUIET = 0.25
 """Seconds without a request, once leaving, after which nobody is on the way to this process any more."""
+
+SILENCE = 5.0
+"""Seconds without a word from a broker that an operator should hear of: a restart takes less."""
 
 
 class Place:
@@ -140,9 +144,10 @@ async def _serve(
     client: AsyncZClient[Any, Any] = AsyncZClient(
         settings.endpoint, timeout=settings.timeout, keys=settings.keys or None, timing=settings.timing
     )
+    known = Known(settings.topics or ())
     app = App(
         client,
-        Known(settings.topics or ()),
+        known,
         journal,
         max_body=settings.max_body,
         body_timeout=settings.body_timeout,
@@ -152,7 +157,7 @@ async def _serve(
     )
     server = _server(settings, app)
     heed_orders(stop, lifeline)
-    watching = loop.create_task(app.watch())
+    watching = [loop.create_task(app.watch()), loop.create_task(_miss(known, settings, journal))]
     server.listen(place.socket)
     journal.event(
         "gateway started", version=version(), pid=os.getpid(), url=_url(settings, place), **describe(settings)
@@ -164,9 +169,28 @@ async def _serve(
     server.leave()
     await _until_quiet(app, server, loop.time() + settings.drain, at_once)
     server.close()
-    watching.cancel()
+    for one in watching:
+        one.cancel()
     await app.close()
     return 0
+
+
+async def _miss(known: Known, settings: GatewaySettings, journal: Journal) -> None:
+    """Say that no broker is heard, and that one is heard again; until cancelled."""
+    begun = time.monotonic()
+    asked = ",".join(settings.endpoint)
+    is_missed = False
+    while True:
+        silent = known.silence(time.monotonic(), begun)
+        if silent >= SILENCE and not is_missed:
+            is_missed = True
+            journal.event(
+                "broker does not answer", level="warning", endpoint=asked, silent_s=round(silent, 1)
+            )
+        elif silent < SILENCE and is_missed:
+            is_missed = False
+            journal.event("broker answers", endpoint=asked)
+        await asyncio.sleep(1.0)
 
 
 async def _until_quiet(app: App, server: Server, until: float, at_once: asyncio.Event) -> None:
