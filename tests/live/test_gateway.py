@@ -68,6 +68,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Pat
     """Run a broker that is no longer young, and a worker; give the frontend and the model's journal."""
     home = tmp_path_factory.mktemp("cluster")
     front, back, journal = f"ipc://{home}/front", f"ipc://{home}/back", home / "journal"
+    journal.touch()
     broker = Zbatch(home / "broker.log", "broker", "--frontend", front, "--backend", back)
     arguments = ("--gpu", "cpu", "--backend", back, "--batch-size", "8", "--arg", f"journal={journal}")
     worker = Zbatch(home / "worker.log", "worker", MODEL, *arguments)
