@@ -16,7 +16,7 @@ from tests.live.shell import PATIENCE, Zbatch
 
 pytestmark = pytest.mark.live
 
-pytest.importorskip("granian", reason="the gateway needs zbatch[http]")
+pytest.importorskip("httptools", reason="the gateway needs zbatch[http]")
 
 Run = Callable[..., Zbatch]
 Dial = Callable[[], http.client.HTTPConnection]
