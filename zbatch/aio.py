@@ -88,6 +88,38 @@ class AsyncFuture(asyncio.Future[list[Out]], Call):
             self.set_exception(error)
 
 
+class AsyncCall(Call):
+    """One item whose caller is told of its outcome in the loop, without a future to wait for.
+
+    For who has as many requests as a gateway: see :meth:`AsyncZClient.ask`.
+    """
+
+    def arrived(self, output: Any) -> None:
+        """Take the output."""
+        raise NotImplementedError
+
+    def fail(self, error: ZbatchError) -> None:
+        """Take an error in its place."""
+        raise NotImplementedError
+
+    def done(self) -> bool:
+        """Return whether it is withdrawn; who has its outcome is forgotten by the client."""
+        return self.closed
+
+    def settle(self, output: Any, buffers: Sequence[Any]) -> None:
+        """Hand over what came."""
+        try:
+            decoded = payload.decode(output, buffers)
+        except ValueError as error:
+            self.fail(undecodable(error))
+        else:
+            self.arrived(decoded)
+
+    def settle_fault(self, fault: Fault) -> None:
+        """Hand over the error that ends it."""
+        self.fail(from_fault(fault))
+
+
 class AsyncIncoming(Call):
     """The call of a stream, between its reader and the loop's line."""
 
@@ -285,6 +317,35 @@ class AsyncZClient(Generic[In, Out]):
         ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
         return self._ask(items, return_exceptions, topic, ask)
 
+    def ask(
+        self,
+        call: AsyncCall,
+        item: In,
+        *,
+        topic: str | Pipeline | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        key: str = "",
+    ) -> None:
+        """Ask for one item; exactly one of ``call``'s methods hears of its outcome, in the loop.
+
+        It is to be called in the client's event loop, which is not looked at each time: on some Pythons that
+        asks the kernel.  Raises what :meth:`submit` does; then neither hears of anything.
+        """
+        line = self._line
+        if not line.is_bound:
+            line.bind()
+        if timeout is None and not key and not priority:
+            self._asking.prepare(call, (item,), time.monotonic(), topic)
+        else:
+            ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=None)
+            self._asking.prepare(call, (item,), time.monotonic(), topic, ask)
+        line.put(call)
+
+    def withdraw(self, call: AsyncCall) -> None:
+        """Cancel what :meth:`ask` asked for: nobody hears of it any more."""
+        self._line.withdraw(call)
+
     def _ask(
         self, items: Iterable[In], return_exceptions: bool, topic: str | Pipeline | None, ask: Ask | None
     ) -> AsyncFuture[Out]:
@@ -418,6 +479,11 @@ class _LoopLine:
         self._askers: Askers[asyncio.Future[bytes]] = Askers()
         self._retired = False
 
+    @property
+    def is_bound(self) -> bool:
+        """Whether a loop drives it."""
+        return self._core is not None
+
     def bind(self) -> asyncio.AbstractEventLoop:
         """Return the loop that this client belongs to; the running one, if it belongs to none yet."""
         loop = asyncio.get_running_loop()
@@ -444,7 +510,7 @@ class _LoopLine:
         self._perform(self._core.start(time.monotonic()))
         self._call_soon()
 
-    def put(self, future: AsyncFuture[Any] | AsyncIncoming) -> None:
+    def put(self, future: AsyncFuture[Any] | AsyncIncoming | AsyncCall) -> None:
         """Take a call over; it leaves with all others of this turn of the loop."""
         assert self._core is not None
         self._core.submit(future)
@@ -457,7 +523,7 @@ class _LoopLine:
             self._perform(self._core.read([call], time.monotonic()))
             self._call_soon()
 
-    def withdraw(self, future: AsyncFuture[Any] | AsyncIncoming) -> None:
+    def withdraw(self, future: AsyncFuture[Any] | AsyncIncoming | AsyncCall) -> None:
         """Tell the broker that nobody waits for a call any more."""
         if self._core is not None and self._loop is not None and not self._loop.is_closed():
             self._perform(self._core.cancel(future, time.monotonic()))

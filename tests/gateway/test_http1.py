@@ -28,9 +28,9 @@ class App:
         self.answering = answering
         self.seen: list[Head] = []
 
-    async def __rsgi__(self, scope: Head, proto: Exchange) -> None:
+    def begin(self, scope: Head, proto: Exchange) -> Coroutine[Any, Any, None]:
         self.seen.append(scope)
-        await self.answering(scope, proto)
+        return self.answering(scope, proto)
 
 
 async def echo(scope: Head, proto: Exchange) -> None:
@@ -402,13 +402,14 @@ def test_who_sends_hears_that_its_reader_has_left() -> None:
 
 
 def test_a_client_that_leaves_is_noticed_while_its_answer_is_made() -> None:
-    gone = []
+    gone: list[bool] = []
 
     async def waits(_: Head, proto: Exchange) -> None:
         await proto()
-        await proto.client_disconnect()
-        gone.append(True)
-        await proto.client_disconnect()
+        left = asyncio.Event()
+        proto.when_lost = left.set
+        await left.wait()
+        gone.append(proto.is_lost)
         proto.response_bytes(200, TEXT, b"for nobody")
 
     async def test(site: Site) -> None:
@@ -416,7 +417,7 @@ def test_a_client_that_leaves_is_noticed_while_its_answer_is_made() -> None:
         writer.write(post("/", b""))
         await until(lambda: bool(site.app.seen))
         writer.close()
-        await until(lambda: bool(gone) and not site.server.connections)
+        await until(lambda: gone == [True] and not site.server.connections)
 
     at_a_site(test, waits)
 

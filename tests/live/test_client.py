@@ -19,7 +19,8 @@ import psutil
 import pytest
 
 from tests.live.shell import PATIENCE, ROOT, environment, until
-from zbatch import AsyncZClient, BadRequest, BrokerUnreachable, Cancelled, ClientClosed, ZClient
+from zbatch import AsyncZClient, BadRequest, BrokerUnreachable, Cancelled, ClientClosed, ZbatchError, ZClient
+from zbatch.aio import AsyncCall
 
 pytestmark = pytest.mark.live
 
@@ -249,6 +250,69 @@ def test_the_event_loop_client_answers_many_at_once(frontend: str) -> None:
         assert await asyncio.gather(*(client.predict_one(n) for n in range(500))) == list(range(500))
         assert [one async for one in client.map(range(50), window=7)] == list(range(50))
         assert (await client.status())["topics"]["default"]["unfinished"] == 0
+
+    run_async(ask, frontend)
+
+
+class Told(AsyncCall):
+    """A call that remembers what it was told."""
+
+    def __init__(self) -> None:
+        self.told: list[object] = []
+
+    def arrived(self, output: object) -> None:
+        self.told.append(output)
+
+    def fail(self, error: ZbatchError) -> None:
+        self.told.append(error.code)
+
+
+def test_a_call_without_a_future_is_told_of_its_one_outcome(frontend: str) -> None:
+    large = {"array": np.arange(20_000)}
+
+    async def ask(client: AsyncZClient[object, object]) -> None:
+        calls = [Told() for _ in range(102)]
+        for number, call in enumerate(calls[:100]):
+            client.ask(call, number)
+        client.ask(calls[100], large)
+        client.ask(calls[101], "late", topic="nobody", timeout=0.05)
+        while not all(call.told for call in calls):
+            await asyncio.sleep(0.01)
+
+        assert [call.told for call in calls[:100]] == [[number] for number in range(100)]
+        np.testing.assert_equal(calls[100].told, [large])
+        assert calls[101].told == ["no_workers"]
+
+    run_async(ask, frontend)
+
+
+def test_a_call_without_a_future_that_is_withdrawn_is_told_nothing(frontend: str) -> None:
+    async def ask(client: AsyncZClient[object, object]) -> None:
+        withdrawn, never_sent, refused = Told(), Told(), Told()
+        client.ask(withdrawn, "never", topic="nobody")
+        await client.predict(["sent"])
+        client.withdraw(withdrawn)
+        client.ask(never_sent, "never", topic="nobody")
+        client.withdraw(never_sent)
+        with pytest.raises(TypeError):
+            client.ask(refused, object())
+        while (await client.status())["topics"].get("nobody", {}).get("unfinished"):
+            await asyncio.sleep(0.01)
+
+        assert withdrawn.told == never_sent.told == refused.told == []
+
+    run_async(ask, frontend)
+
+
+def test_a_call_without_a_future_hears_that_its_client_is_closed(frontend: str) -> None:
+    async def ask(client: AsyncZClient[object, object]) -> None:
+        call = Told()
+        client.ask(call, "never", topic="nobody")
+        await client.close()
+
+        assert call.told == ["client_closed"]
+        with pytest.raises(ClientClosed):
+            client.ask(Told(), "too late")
 
     run_async(ask, frontend)
 

@@ -1,32 +1,30 @@
-"""The gateway as an application of RSGI, its servers' interface: a request is read, asked, and answered.
+"""The gateway as an application: a request is read, asked, and answered.
 
-Each request is one coroutine.  What a path means is in ``routes.py``, what a body says in ``bodies.py``, what
-an error looks like in ``answers.py``, which topics there are in ``known.py``; the server around this, its
-processes and signals, is ``server.py``.
+One item whose body is there has no coroutine of its own: it is asked for at once, and its output answers it
+(:class:`Prompt`).  Every other request is one coroutine (:class:`Visit`).  What a path means is in
+``routes.py``, what a head says in ``heads.py``, a body in ``bodies.py``, what an error looks like in
+``answers.py``, which topics there are in ``known.py``; the server around this, its processes and signals, is
+``server.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
-import os
-import re
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
-from urllib.parse import parse_qs
 
 import msgspec
 
-from zbatch import notation
-from zbatch.aio import AsyncZClient
+from zbatch.aio import AsyncCall, AsyncZClient
 from zbatch.config import version
 from zbatch.errors import BadInput, BadRequest, BatchError, ConfigError, TooLarge, ZbatchError
 from zbatch.exposition import page
-from zbatch.gateway import answers, bodies, compression, events, openapi, pages, routes, streams
+from zbatch.gateway import answers, bodies, compression, events, heads, openapi, pages, routes, streams
 from zbatch.gateway.answers import Answer, NotAcceptable, SlowBody, UnsupportedMedia
 from zbatch.gateway.apikeys import ApiKeys, Holder
+from zbatch.gateway.heads import Asked, Headers, RequestIds, Scope
 from zbatch.gateway.inference import Desk, Inference
 from zbatch.gateway.judges import Judges
 from zbatch.gateway.known import Known
@@ -34,7 +32,6 @@ from zbatch.gateway.metrics import Figures, GatewaySeries
 from zbatch.gateway.streams import ALIVE, GONE, Outlet, Sent
 from zbatch.journal import Journal
 from zbatch.model_metrics import Shelf
-from zbatch.schema import Judge
 
 LOOK = 1.0
 """Seconds between two looks at the broker's snapshot."""
@@ -43,49 +40,34 @@ AGAIN = 0.1
 """Seconds before another look, where a question is for a topic that was not there at the last one."""
 
 SWEEP = 0.25
-"""Seconds between two looks for bodies that do not come and clients that have left."""
+"""Seconds between two looks for bodies that do not come."""
 
 SMALL = 8 << 10
 """Bytes of a compressed body that is decompressed in the loop: a longer one may be a thousand times as long
 when it is not, and would hold up the others."""
 
-WATCHED = 0.1
-"""Seconds of waiting from which on it is watched whether the client is still there: most have their answer
-by then, and a watch costs more than such a request."""
-
-
 UNBUFFERED = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 """What tells proxies to hand on each part of a stream when it comes."""
 
 
-class Headers(Protocol):
-    """A request's headers."""
-
-    def get(self, key: str, default: Any = None) -> Any:
-        """Return one, by its name in small letters."""
-
-
-class Scope(Protocol):
-    """What came before the body."""
-
-    proto: str
-    method: str
-    path: str
-    query_string: str
-    headers: Headers
-
-
 class Exchange(Protocol):
     """The connection, as far as one request may use it."""
+
+    is_whole: bool
+    """Whether all of its body has come."""
+    is_lost: bool
+    """Whether the client has left."""
+    when_lost: Callable[[], object] | None
+    """Called if it leaves before its answer is whole."""
+
+    def taken(self) -> bytes:
+        """Return a body that is whole."""
 
     async def __call__(self) -> bytes:
         """Read the whole body."""
 
     def __aiter__(self) -> Any:
         """Read the body in pieces."""
-
-    async def client_disconnect(self) -> None:
-        """Wait until the client is gone."""
 
     def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         """Answer."""
@@ -95,7 +77,7 @@ class Exchange(Protocol):
 
 
 class Visit:
-    """One request that has no answer yet."""
+    """One request that has no answer yet, and a coroutine that works on it."""
 
     __slots__ = (
         "began",
@@ -107,13 +89,10 @@ class Visit:
         "request_id",
         "since",
         "task",
-        "watch",
         "why",
     )
 
-    def __init__(
-        self, proto: Exchange, headers: Headers, task: asyncio.Task[Any], request_id: str, now: float
-    ) -> None:
+    def __init__(self, proto: Exchange, headers: Headers, request_id: str, now: float) -> None:
         self.proto = proto
         self.request_id = request_id
         self.call = ""
@@ -121,27 +100,48 @@ class Visit:
         self.outlet: Outlet | None = None
         """Where its answer goes, if that is a stream."""
         self.headers = headers
-        """The scope makes them anew each time it is asked."""
-        self.task = task
+        self.task = asyncio.current_task()
         self.began = now
         self.since = now
-        """Since when it has been doing what it does: its body comes, or its items are asked for."""
+        """Since when its body comes."""
         self.is_reading = False
-        self.watch: asyncio.Task[None] | None = None
         self.why = ""
         """Why its task was cancelled: ``slow`` or ``gone``."""
 
+    def leave(self) -> None:
+        """End it: its client is gone."""
+        self.end("gone")
 
-class Asked(msgspec.Struct, frozen=True):
-    """How a request wants to be asked, beside its items."""
-
-    timeout: float | None = None
-    priority: int = 0
-    key: str = ""
-    wait: float = 0.0
+    def end(self, why: str) -> None:
+        """Cancel what works on it, and withdraw with that what it asked for."""
+        self.why = why
+        assert self.task is not None
+        self.task.cancel()
 
 
-NOTHING_SPECIAL = Asked()
+class Prompt(AsyncCall):
+    """One item that was asked for as its request came, without a task or a future: most requests are such."""
+
+    call = "predict"
+
+    def __init__(self, app: App, proto: Exchange, accept: str, request_id: str, began: float) -> None:
+        self._app = app
+        self.proto = proto
+        self.accept = accept
+        self.request_id = request_id
+        self.began = began
+
+    def arrived(self, output: Any) -> None:
+        """Answer with the output."""
+        self._app.end_prompt(self, output=output)
+
+    def fail(self, error: ZbatchError) -> None:
+        """Answer with an error."""
+        self._app.end_prompt(self, error=error)
+
+    def leave(self) -> None:
+        """End it: its client is gone."""
+        self._app.abandon_prompt(self)
 
 
 class App:
@@ -181,14 +181,15 @@ class App:
         self._api_keys = api_keys
         self._clock = clock
         self._visits: set[Visit] = set()
-        self._named = f"{os.urandom(6).hex()}-"
-        self._numbers = itertools.count(1)
+        self._prompts = 0
+        """Items that were asked for without a visit."""
+        self._request_ids = RequestIds()
         self._looking: asyncio.Task[None] | None = None
         self._looked = -LOOK
         self.leaving = False
         """Not ready any more; what comes is answered, and its connection closed."""
         self.figures = Figures()
-        self._series = GatewaySeries(self.figures, lambda: (len(self._visits), self._is_ready()), shelf)
+        self._series = GatewaySeries(self.figures, lambda: (self.in_flight, self._is_ready()), shelf)
         self._judges = Judges()
         self._calls: Mapping[str, Callable[[routes.Route, Scope, Visit], Awaitable[Answer | Sent]]] = {
             "predict": self._predict,
@@ -203,7 +204,7 @@ class App:
             **Inference(
                 client,
                 known,
-                Desk(self._holder, self._body, _asked, self._require_served, self._look),
+                Desk(self._holder, self._body, heads.asked, self._require_served, self._look),
                 clock=clock,
             ).calls,
         }
@@ -211,16 +212,85 @@ class App:
     @property
     def in_flight(self) -> int:
         """Requests without an answer."""
-        return len(self._visits)
+        return len(self._visits) + self._prompts
 
-    async def __rsgi__(self, scope: Scope, proto: Exchange) -> None:
-        """Answer one request."""
-        task = asyncio.current_task()
-        assert task is not None
+    def begin(self, scope: Scope, proto: Exchange) -> Coroutine[Any, Any, None] | None:
+        """Answer one request; by the coroutine returned, if there is one."""
+        if proto.is_whole and self._ask_promptly(scope, proto):
+            return None
+        return self._visit(scope, proto)
+
+    # --- requests without a coroutine ----------------------------------------------------------------
+
+    def _ask_promptly(self, scope: Scope, proto: Exchange) -> bool:
+        """Ask for one item now, unless it is no such request or has to wait for something else."""
+        headers, now = scope.headers, self._clock()
+        try:
+            route = routes.find(scope.method, scope.path)
+        except ZbatchError:
+            return False
+        if route.call != Prompt.call or headers.get("content-encoding") is not None:
+            return False
+        prompt = Prompt(self, proto, "", self._request_ids.of(headers), now)
+        self._prompts += 1
+        try:
+            wanted = heads.wanted(scope)
+            if wanted.framing is not None or self._known.objection(route.topic, now) is not None:
+                self._prompts -= 1
+                return False
+            prompt.accept = wanted.accept
+            holder = self._holder(scope)
+            body = proto.taken()
+            if len(body) > self._max_body:
+                raise self._too_large(str(len(body)))
+            self.figures.received += len(body)
+            items = self._items(route, wanted, holder, body)
+            self._judge(route, items)
+            asked = wanted.asked
+            self._client.ask(
+                prompt,
+                items[0],
+                topic=route.topic,
+                timeout=asked.timeout,
+                priority=asked.priority,
+                key=asked.key,
+            )
+            proto.when_lost = prompt.leave
+        except TypeError as error:
+            self.end_prompt(prompt, error=BadRequest(str(error)))  # the item holds what no item may
+        except Exception as error:
+            self.end_prompt(prompt, error=error)
+        return True
+
+    def end_prompt(self, prompt: Prompt, output: Any = None, error: Exception | None = None) -> None:
+        """Answer a request that has its output, or an error in its place."""
+        self._prompts -= 1
+        prompt.proto.when_lost = None
+        try:
+            if error is not None:
+                raise error
+            kind, data = bodies.write(prompt.accept, output)
+            answer = Answer(200, [("content-type", kind), ("x-request-id", prompt.request_id)], data)
+        except Exception as failure:
+            answer = self._failure(failure, prompt.request_id)
+        self._send(prompt, answer)
+
+    def abandon_prompt(self, prompt: Prompt) -> None:
+        """Ask no more for what nobody waits for."""
+        self._prompts -= 1
+        self._client.withdraw(prompt)
+        self.figures.answered(prompt.call, GONE, self._clock() - prompt.began, 0)
+
+    # --- requests with one ---------------------------------------------------------------------------
+
+    async def _visit(self, scope: Scope, proto: Exchange) -> None:
         headers = scope.headers
-        request_id = self._request_id(headers)
-        visit = Visit(proto, headers, task, request_id, self._clock())
+        visit = Visit(proto, headers, self._request_ids.of(headers), self._clock())
+        if proto.is_lost:  # before this coroutine had its first turn
+            self._count_gone(visit)
+            return
         self._visits.add(visit)
+        proto.when_lost = visit.leave
         try:
             route = routes.find(scope.method, scope.path)
             visit.call = route.call
@@ -228,79 +298,100 @@ class App:
             if isinstance(answer, Sent):
                 self.figures.answered(visit.call, answer.status, self._clock() - visit.began, answer.size)
                 return
-            answer.headers.append(("x-request-id", request_id))
-        except BatchError as error:
-            answer = answers.of_batch(error, request_id)
-        except ZbatchError as error:
-            answer = answers.of_error(error, request_id)
+            answer.headers.append(("x-request-id", visit.request_id))
         except asyncio.CancelledError:
             if visit.why != "slow":
-                sent = 0 if visit.outlet is None else visit.outlet.sent
-                self.figures.answered(visit.call, GONE, self._clock() - visit.began, sent)
+                self._count_gone(visit)
                 if visit.why == "gone":
                     return
                 raise
-            answer = answers.of_error(self._slow_body(), request_id)
+            answer = self._failure(self._slow_body(), visit.request_id)
         except ConnectionError:  # the client has left in the middle of its body
-            sent = 0 if visit.outlet is None else visit.outlet.sent
-            self.figures.answered(visit.call, GONE, self._clock() - visit.began, sent)
+            self._count_gone(visit)
             return
         except Exception as error:
-            detail = traceback.format_exc()
-            self._journal.event("request failed", level="error", request_id=request_id, detail=detail)
-            answer = answers.of_error(error, request_id)
+            answer = self._failure(error, visit.request_id)
         finally:
             self._visits.discard(visit)
-            if visit.watch is not None:
-                visit.watch.cancel()
-        self.figures.answered(visit.call, answer.status, self._clock() - visit.began, len(answer.body))
+            proto.when_lost = None
+        self._send(visit, answer)
+
+    def _count_gone(self, visit: Visit) -> None:
+        sent = 0 if visit.outlet is None else visit.outlet.sent
+        self.figures.answered(visit.call, GONE, self._clock() - visit.began, sent)
+
+    def _failure(self, error: Exception, request_id: str) -> Answer:
+        """Return what is answered to a request that ended in an error."""
+        if isinstance(error, BatchError):
+            return answers.of_batch(error, request_id)
+        if not isinstance(error, ZbatchError):
+            detail = "".join(traceback.format_exception(error))
+            self._journal.event("request failed", level="error", request_id=request_id, detail=detail)
+        return answers.of_error(error, request_id)
+
+    def _send(self, asker: Visit | Prompt, answer: Answer) -> None:
+        self.figures.answered(asker.call, answer.status, self._clock() - asker.began, len(answer.body))
         if self.leaving:
             answer.headers.append(("connection", "close"))
         try:  # noqa: SIM105  suppress() costs more than what it guards
-            proto.response_bytes(answer.status, answer.headers, answer.body)
+            asker.proto.response_bytes(answer.status, answer.headers, answer.body)
         except Exception:
             pass  # the client has gone meanwhile
-
-    def _request_id(self, headers: Headers) -> str:
-        given = headers.get("x-request-id")
-        if given is not None and _REQUEST_ID.fullmatch(given):
-            return str(given)
-        return f"{self._named}{next(self._numbers)}"
 
     # --- calls -------------------------------------------------------------------------------------
 
     async def _predict(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer | Sent:
         """Ask for one item or several, for an answer or a stream."""
-        headers = visit.headers
-        accept = headers.get("accept") or ""
-        framing = events.framing_of(accept)
         is_one = route.call == "predict"
-        if framing is not None:
+        wanted = heads.wanted(scope)
+        if wanted.framing is not None:
             visit.call = "stream"
             if not is_one:
                 raise NotAcceptable("a stream is of one item; ask /predict/TOPIC")
-        form = bodies.form_of(headers.get("content-type") or "")
-        asked = _asked(scope)
         holder = self._holder(scope)
         body = await self._body(scope, visit)
-        items = [bodies.read_item(form, body)] if is_one else bodies.read_items(form, body)
-        if holder is not None:
-            holder.admit(route.topic, len(items), self._clock())
+        asked = wanted.asked
+        items = self._items(route, wanted, holder, body)
         await self._require_served(route.topic, asked.wait)
-        judge = self._judges.of(route.topic)
-        if judge is not None:
-            _judge_all(judge, items, is_one)
+        self._judge(route, items)
         output: Any
         try:
-            if framing is not None:
-                return await self._stream(route.topic, items[0], asked, framing, visit)
+            if wanted.framing is not None:
+                return await self._stream(route.topic, items[0], asked, wanted.framing, visit)
             output = await self._client.submit(
                 items, topic=route.topic, timeout=asked.timeout, priority=asked.priority, key=asked.key
             )
         except TypeError as error:
             raise BadRequest(str(error)) from None  # an item holds what no item may
-        kind, data = bodies.write(accept, output[0] if is_one else output)
+        kind, data = bodies.write(wanted.accept, output[0] if is_one else output)
         return Answer(200, [("content-type", kind)], data)
+
+    def _items(
+        self, route: routes.Route, wanted: heads.Wanted, holder: Holder | None, body: bytes
+    ) -> Sequence[Any]:
+        """Read the items, and count them against the key's rate."""
+        items: Sequence[Any]
+        if route.call == "predict":
+            items = (bodies.read_item(wanted.form, body),)
+        else:
+            items = bodies.read_items(wanted.form, body)
+        if holder is not None:
+            holder.admit(route.topic, len(items), self._clock())
+        return items
+
+    def _judge(self, route: routes.Route, items: Sequence[Any]) -> None:
+        """Judge items; of a batch, the path of a fault begins with the item's place."""
+        judge = self._judges.of(route.topic)
+        if judge is None:
+            return
+        if route.call == "predict":
+            judge(items[0])
+            return
+        for place, item in enumerate(items):
+            try:
+                judge(item)
+            except BadInput as error:
+                raise BadInput(f"item {place}: {error}") from None
 
     async def _stream(
         self, topic: str, item: Any, asked: Asked, framing: events.Framing, visit: Visit
@@ -308,8 +399,6 @@ class App:
         stream = self._client.stream(
             item, topic=topic, timeout=asked.timeout, priority=asked.priority, key=asked.key
         )
-        if visit.watch is None:
-            visit.watch = asyncio.get_running_loop().create_task(_end_when_gone(visit))
 
         def headers() -> list[tuple[str, str]]:
             told = [("content-type", framing.kind), ("x-request-id", visit.request_id), *UNBUFFERED]
@@ -388,7 +477,6 @@ class App:
             body = b"".join(pieces)
         self.figures.received += len(body)
         visit.is_reading = False
-        visit.since = self._clock()
         if encoding is None:
             return body
         if len(body) > SMALL:
@@ -467,65 +555,12 @@ class App:
 
     def _sweep(self, now: float) -> None:
         for visit in list(self._visits):
-            age = now - visit.since
-            if visit.is_reading:
-                if age > self._body_timeout and not visit.why:
-                    visit.why = "slow"
-                    visit.task.cancel()
-            elif age > WATCHED and visit.watch is None:
-                visit.watch = asyncio.get_running_loop().create_task(_end_when_gone(visit))
+            if visit.is_reading and now - visit.since > self._body_timeout and not visit.why:
+                visit.end("slow")
 
     async def close(self) -> None:
         """Say goodbye to the broker."""
         await self._client.close()
-
-
-async def _end_when_gone(visit: Visit) -> None:
-    await visit.proto.client_disconnect()
-    visit.why = "gone"
-    visit.task.cancel()
-
-
-def _judge_all(judge: Judge, items: Sequence[Any], is_one: bool) -> None:
-    """Judge items; of several, the path of a fault begins with the item's place."""
-    if is_one:
-        judge(items[0])
-        return
-    for place, item in enumerate(items):
-        try:
-            judge(item)
-        except BadInput as error:
-            raise BadInput(f"item {place}: {error}") from None
-
-
-def _asked(scope: Scope) -> Asked:
-    """Read how the request wants to be asked: from the query, the deadline also from a header."""
-    query, header = scope.query_string, scope.headers.get("x-timeout")
-    if not query and header is None:
-        return NOTHING_SPECIAL
-    found = {name: values[-1] for name, values in parse_qs(query, keep_blank_values=True).items()}
-    if header is not None:
-        found.setdefault("timeout", header)
-    told: dict[str, Any] = {}
-    for name, text in found.items():
-        read = _QUERY.get(name)
-        if read is None:
-            raise BadRequest(f"the query has {name[:50]!r}, wanted {', '.join(_QUERY)}")
-        try:
-            told[name] = read(text)
-        except ValueError as error:
-            raise BadRequest(f"{name}: {error}") from None
-    return Asked(**told)
-
-
-_QUERY: Mapping[str, Callable[[object], Any]] = {
-    "timeout": notation.seconds,
-    "priority": notation.whole,
-    "key": notation.text,
-    "wait": notation.seconds,
-}
-
-_REQUEST_ID = re.compile(r"[\x21-\x7e]{1,128}")
 
 
 def _json(status: int, told: object) -> Answer:

@@ -1,8 +1,8 @@
 """HTTP/1.1 in the event loop itself: connections, what comes over them, and what goes back.
 
 httptools (llhttp, the parser of Node.js) reads, the loop's transports carry; here is what lies between: one
-request of a connection after another, in order, each bounded in size and time.  The application has the form
-that RSGI gives one.  Why no server of a library: ``docs/adr/0011-http-in-the-event-loop.md``.
+request of a connection after another, in order, each bounded in size and time.  Why no server of a library:
+``docs/adr/0011-http-in-the-event-loop.md``.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ BREATH = 0.1
 
 
 class Application(Protocol):
-    """What is asked for each request, as RSGI has it."""
+    """What is asked for each request."""
 
-    def __rsgi__(self, scope: Any, proto: Any) -> Coroutine[Any, Any, None]:
-        """Answer one request."""
+    def begin(self, scope: Any, proto: Any) -> Coroutine[Any, Any, None] | None:
+        """Answer one request: in the coroutine returned, or without one in some later turn of the loop."""
 
 
 class Head:
@@ -75,52 +75,47 @@ class Gone(ConnectionError):
 class Exchange:
     """A request as its application reads and answers it."""
 
-    __slots__ = (
-        "_body",
-        "_connection",
-        "_error",
-        "_gone",
-        "_waiter",
-        "expects",
-        "has_ended",
-        "head",
-        "is_answered",
-        "is_whole",
-        "keeps_alive",
-        "reads",
-        "size",
-        "stream",
-        "task",
-    )
+    # Class attributes are the defaults: most requests set few of them, and there are many requests.
+    expects = False
+    """Whether the client waits to be told that its body is wanted."""
+    has_begun = False
+    """Whether the application has it."""
+    is_whole = False
+    """Whether all of the body has come."""
+    is_answered = False
+    has_ended = False
+    keeps_alive = True
+    reads = False
+    """Whether the application waits for the body: it bounds what it takes."""
+    size = 0
+    """Bytes of the body that nobody has read yet."""
+    stream: BodyStream | None = None
+    when_lost: Callable[[], object] | None = None
+    """Called if the client leaves before its answer is whole."""
+    _waiter: asyncio.Future[None] | None = None
+    _error: BaseException | None = None
 
-    def __init__(self, connection: Connection, head: Head, *, expects: bool) -> None:
+    def __init__(self, connection: Connection, head: Head) -> None:
         self.head = head
-        self.expects = expects
-        """Whether the client waits to be told that its body is wanted."""
-        self.is_whole = False
-        """Whether all of the body has come."""
-        self.is_answered = False
-        self.has_ended = False
-        self.keeps_alive = True
-        self.reads = False
-        """Whether the application waits for the body: it bounds what it takes."""
-        self.size = 0
-        """Bytes of the body that nobody has read yet."""
-        self.task: asyncio.Task[None] | None = None
-        self.stream: BodyStream | None = None
         self._connection = connection
         self._body: list[bytes] = []
-        self._waiter: asyncio.Future[None] | None = None
-        self._gone: asyncio.Future[None] | None = None
-        self._error: BaseException | None = None
 
     # --- the application's side --------------------------------------------------------------------
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the client has left."""
+        return self._connection.is_lost
 
     async def __call__(self) -> bytes:
         """Return the whole body."""
         while not self.is_whole:
             self._wanted()
             await self._more()
+        return self.taken()
+
+    def taken(self) -> bytes:
+        """Return a body that is whole."""
         body = self._body
         self._body, self.size = [], 0
         return body[0] if len(body) == 1 else b"".join(body)
@@ -136,14 +131,6 @@ class Exchange:
             if not self._body:
                 self._wanted()
                 await self._more()
-
-    async def client_disconnect(self) -> None:
-        """Wait until the client is gone."""
-        if self._connection.is_lost:
-            return
-        if self._gone is None:
-            self._gone = self._connection.loop.create_future()
-        await asyncio.shield(self._gone)
 
     def response_bytes(self, status: int, headers: Sequence[tuple[str, str]], body: bytes) -> None:
         """Answer."""
@@ -175,8 +162,8 @@ class Exchange:
 
     def lost(self) -> None:
         """Learn that the client has left."""
-        if self._gone is not None and not self._gone.done():
-            self._gone.set_result(None)
+        if self.when_lost is not None:
+            self.when_lost()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(Gone("the client left while it sent its request"))
         if self.stream is not None:
@@ -364,8 +351,9 @@ class Connection(asyncio.Protocol):
         parser, headers = self._parser, self._headers
         path, query = split_url(self._url)
         head = Head(parser.get_method().decode("latin-1"), path, query, headers)
-        expects = "expect" in headers and headers["expect"].lower() == "100-continue"
-        exchange = self._coming = Exchange(self, head, expects=expects)
+        exchange = self._coming = Exchange(self, head)
+        if "expect" in headers:
+            exchange.expects = headers["expect"].lower() == "100-continue"
         exchange.keeps_alive = parser.should_keep_alive()
         self._queue.append(exchange)
 
@@ -395,9 +383,11 @@ class Connection(asyncio.Protocol):
     # --- a request's way ---------------------------------------------------------------------------
 
     def _begin(self, exchange: Exchange) -> None:
-        task = self.loop.create_task(self._server.app.__rsgi__(exchange.head, exchange))
-        exchange.task = task
-        task.add_done_callback(lambda done: self._ended(exchange, done))
+        exchange.has_begun = True
+        coroutine = self._server.app.begin(exchange.head, exchange)
+        if coroutine is not None:
+            task = self.loop.create_task(coroutine)
+            task.add_done_callback(lambda done: self._ended(exchange, done))
 
     def _ended(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
         """See that a request has an answer, and that an answer in pieces has its end."""
@@ -479,7 +469,7 @@ class Connection(asyncio.Protocol):
         self.since = self._server.now
         if self._queue and self._queue[0] is exchange:
             self._queue.popleft()
-        if self._queue and self._queue[0].task is None:
+        if self._queue and not self._queue[0].has_begun:
             # Not at once: a client that sends a thousand requests together would be a thousand calls deep.
             self.loop.call_soon(self._begin_next)
         elif not self._queue:
@@ -487,7 +477,7 @@ class Connection(asyncio.Protocol):
 
     def _begin_next(self) -> None:
         # Not while answers lie unread: a short question may have a long one, and they would pile up.
-        if self._queue and self._queue[0].task is None and not (self.is_lost or self.is_full):
+        if self._queue and not self._queue[0].has_begun and not (self.is_lost or self.is_full):
             self._begin(self._queue[0])
 
     def _is_ahead(self) -> bool:
@@ -501,7 +491,7 @@ class Connection(asyncio.Protocol):
         if self._coming is not None:
             # Its application waits for the rest of a body that will never be whole.
             self._coming.broken(error)
-            if self._coming.task is not None:
+            if self._coming.has_begun:
                 return
             self._queue.remove(self._coming)
         if self._queue:

@@ -17,11 +17,12 @@ from zbatch.errors import BadInput, BatchError, NoWorkers, UnknownTopic
 from zbatch.gateway import compression, oip
 from zbatch.gateway.answers import JSON, Answer
 from zbatch.gateway.apikeys import Holder
+from zbatch.gateway.heads import Asked, Scope
 from zbatch.gateway.known import Known
 from zbatch.gateway.routes import Route
 
 if TYPE_CHECKING:
-    from zbatch.gateway.app import Asked, Scope, Visit
+    from zbatch.gateway.app import Visit
 
     Call = Callable[[Route, Scope, Visit], Awaitable[Answer]]
 
