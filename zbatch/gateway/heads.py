@@ -9,6 +9,7 @@ import itertools
 import os
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 from urllib.parse import parse_qs
 
@@ -17,6 +18,9 @@ import msgspec
 from zbatch import notation
 from zbatch.errors import BadRequest
 from zbatch.gateway import bodies, events
+
+SHORT = 512
+"""Characters of what is remembered, so that it need not be taken apart again."""
 
 
 class Headers(Protocol):
@@ -61,20 +65,31 @@ class Wanted(NamedTuple):
 
 def wanted(scope: Scope) -> Wanted:
     """Read what a request wants; raises :class:`BadRequest` for what cannot be had."""
-    headers = scope.headers
-    accept = headers.get("accept") or ""
-    form = bodies.form_of(headers.get("content-type") or "")
-    return Wanted(form, accept, events.framing_of(accept), asked(scope))
+    get, query = scope.headers.get, scope.query_string
+    kind, accept, timeout = get("content-type", ""), get("accept", ""), get("x-timeout")
+    if timeout is None and len(kind) + len(accept) + len(query) < SHORT:
+        return _known(kind, accept, query, timeout)
+    return _wanted(kind, accept, query, timeout)
 
 
 def asked(scope: Scope) -> Asked:
     """Read how the request wants to be asked: from the query, the deadline also from a header."""
-    query, header = scope.query_string, scope.headers.get("x-timeout")
-    if not query and header is None:
+    return _asked(scope.query_string, scope.headers.get("x-timeout"))
+
+
+def _wanted(content_type: str, accept: str, query: str, timeout: str | None) -> Wanted:
+    return Wanted(bodies.form_of(content_type), accept, events.framing_of(accept), _asked(query, timeout))
+
+
+_known = lru_cache(maxsize=1_024)(_wanted)
+
+
+def _asked(query: str, timeout: str | None) -> Asked:
+    if not query and timeout is None:
         return NOTHING_SPECIAL
     found = {name: values[-1] for name, values in parse_qs(query, keep_blank_values=True).items()}
-    if header is not None:
-        found.setdefault("timeout", header)
+    if timeout is not None:
+        found.setdefault("timeout", timeout)
     told: dict[str, Any] = {}
     for name, text in found.items():
         read = _QUERY.get(name)

@@ -57,10 +57,9 @@ class Application(Protocol):
 class Head:
     """What came before a request's body."""
 
-    __slots__ = ("headers", "method", "path", "proto", "query_string")
+    __slots__ = ("headers", "method", "path", "query_string")
 
     def __init__(self, method: str, path: str, query_string: str, headers: dict[str, str]) -> None:
-        self.proto = "http"
         self.method = method
         self.path = path
         self.query_string = query_string
@@ -334,23 +333,27 @@ class Connection(asyncio.Protocol):
     def on_url(self, url: bytes) -> None:
         """Take a piece of what is asked for."""
         self._url += url
-        self._count(len(url))
+        self._head_size += len(url)
+        if self._head_size > self._server.max_header:
+            raise self._head_too_large()
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
-        self._count(len(name) + len(value))
+        self._head_size += len(name) + len(value)
+        if self._head_size > self._server.max_header:
+            raise self._head_too_large()
         if not self._in_head:
             return  # behind a body in chunks: what a proxy looked for in the head must not come in here
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        known = self._headers.get(key)
-        self._headers[key] = text if known is None else f"{known}, {text}"
+        key = _small(name) if len(name) < SHORT else name.decode("latin-1").lower()
+        headers, text = self._headers, value.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
 
     def on_headers_complete(self) -> None:
         """Have a request answered; its body may still be coming."""
         self._in_head = False
         parser, headers = self._parser, self._headers
-        path, query = split_url(self._url)
-        head = Head(parser.get_method().decode("latin-1"), path, query, headers)
+        path, query = known_url(self._url) if len(self._url) < SHORT else split_url(self._url)
+        head = Head(_text(parser.get_method()), path, query, headers)
         exchange = self._coming = Exchange(self, head)
         if "expect" in headers:
             exchange.expects = headers["expect"].lower() == "100-continue"
@@ -369,11 +372,6 @@ class Connection(asyncio.Protocol):
         exchange.ended()
         if exchange.has_ended:
             self._leave_behind(exchange)
-
-    def _count(self, size: int) -> None:
-        self._head_size += size
-        if self._head_size > self._server.max_header:
-            raise self._head_too_large()
 
     def _head_too_large(self) -> HeadTooLarge:
         return HeadTooLarge(
@@ -553,6 +551,9 @@ class Connection(asyncio.Protocol):
         self.loop.call_later(LINGER, self._transport.close)
 
 
+SHORT = 256
+"""Bytes of what is remembered, so that it need not be taken apart again."""
+
 SMALL = 16 << 10
 """Bytes of an answer that is sent in one piece with its head."""
 
@@ -704,7 +705,17 @@ def _status_line(status: int) -> str:
     return f"HTTP/1.1 {status} {phrase}\r\n"
 
 
-@lru_cache(maxsize=1_024)
+@lru_cache(maxsize=256)
+def _small(name: bytes) -> str:
+    """Return a header's name in small letters."""
+    return name.decode("latin-1").lower()
+
+
+@lru_cache(maxsize=64)
+def _text(method: bytes) -> str:
+    return method.decode("latin-1")
+
+
 def split_url(url: bytes) -> tuple[str, str]:
     """Return the path and the query of what is asked for.
 
@@ -715,3 +726,6 @@ def split_url(url: bytes) -> tuple[str, str]:
     except httptools.HttpParserInvalidURLError:
         raise BadRequest(f"what is asked for is {url[:100]!r}, wanted a path") from None
     return (parsed.path or b"/").decode("latin-1"), (parsed.query or b"").decode("latin-1")
+
+
+known_url = lru_cache(maxsize=1_024)(split_url)
