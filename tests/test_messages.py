@@ -44,7 +44,7 @@ def test_a_group_is_a_bare_one_unless_it_says_more() -> None:
     bare = Group(1, "bert", 250, [b"a"])
     assert msgspec.structs.astuple(bare) == (
         *(1, "bert", 250, [b"a"]),
-        *(None, 0, "", None, False, False, None, None, 0),
+        *(None, 0, "", None, False, False, None, None, 0, None),
     )
 
 

@@ -97,23 +97,31 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
         2,
         b"\x01\x95\xa7REQUEST"
         + HEAD_BYTES
-        + b"\x91\x9d\x05\xa4bert\xcc\xfa\x92\xc4\x01a\xc4\x01b\x92\x00\x02"
-        b"\xff\xa1k\x92\xcb?\xf8\0\0\0\0\0\0\xcb@\0\0\0\0\0\0\0\xc3\xc3\x92\x00\n\xc0\x00",
+        + b"\x91\x9e\x05\xa4bert\xcc\xfa\x92\xc4\x01a\xc4\x01b\x92\x00\x02"
+        b"\xff\xa1k\x92\xcb?\xf8\0\0\0\0\0\0\xcb@\0\0\0\0\0\0\0\xc3\xc3\x92\x00\n\xc0\x00\xc0",
     ),
     (
         Request(*HEAD, [Group(5, "pipe", 250, [b"a"], route=ROUTE)]),
         0,
         b"\x01\x95\xa7REQUEST"
         + HEAD_BYTES
-        + b"\x91\x9d\x05\xa4pipe\xcc\xfa\x91\xc4\x01a\xc0\x00\xa0\xc0\xc2\xc2\xc0"
-        b"\x92\x93\xa3pre\xa3cut\x91\x92\xa0\x00\x93\xa4post\xa4bert\x92\x92\xa1x\x00\x92\xa1y\x01\x00",
+        + b"\x91\x9e\x05\xa4pipe\xcc\xfa\x91\xc4\x01a\xc0\x00\xa0\xc0\xc2\xc2\xc0"
+        b"\x92\x93\xa3pre\xa3cut\x91\x92\xa0\x00\x93\xa4post\xa4bert\x92\x92\xa1x\x00\x92\xa1y\x01\x00\xc0",
     ),
     (
         Request(*HEAD, [Group(5, "bert", 250, [b"a"], whole=True, patience_ms=300)]),
         0,
         b"\x01\x95\xa7REQUEST"
         + HEAD_BYTES
-        + b"\x91\x9d\x05\xa4bert\xcc\xfa\x91\xc4\x01a\xc0\x00\xa0\xc0\xc3\xc2\xc0\xc0\xcd\x01,",
+        + b"\x91\x9e\x05\xa4bert\xcc\xfa\x91\xc4\x01a\xc0\x00\xa0\xc0\xc3\xc2\xc0\xc0\xcd\x01,\xc0",
+    ),
+    (
+        Request(*HEAD, [Group(5, "bert", 250, [b"a", b"b"], names=["r1", ""])]),
+        0,
+        b"\x01\x95\xa7REQUEST"
+        + HEAD_BYTES
+        + b"\x91\x9e\x05\xa4bert\xcc\xfa\x92\xc4\x01a\xc4\x01b\xc0\x00\xa0\xc0\xc2\xc2\xc0\xc0\x00"
+        b"\x92\xa2r1\xa0",
     ),
     (
         Parts(*HEAD, [Flow(5, 7, [b"a", b"b"], [0, 2], True)]),
@@ -161,11 +169,17 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
     ),
     (
         Batch(
-            *HEAD, EPOCH, 9, 1, [Span(ORIGIN, 5, 250, [b"a", b"b"], [0, 2], [0, 10], None, True)], "k", True
+            *HEAD,
+            EPOCH,
+            9,
+            1,
+            [Span(ORIGIN, 5, 250, [b"a", b"b"], [0, 2], [0, 10], None, True, ["r1"])],
+            "k",
+            True,
         ),
         2,
-        b"\x01\x9a\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x98\xc4\x08origin..\x05\xcc\xfa"
-        b"\x92\xc4\x01a\xc4\x01b\x92\x00\x02\x92\x00\n\xc0\xc3\xa1k\xc3",
+        b"\x01\x9a\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x99\xc4\x08origin..\x05\xcc\xfa"
+        b"\x92\xc4\x01a\xc4\x01b\x92\x00\x02\x92\x00\n\xc0\xc3\x91\xa2r1\xa1k\xc3",
     ),
     (
         Batch(
@@ -176,8 +190,8 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
             [Span(ORIGIN, 5, 250, [b""], parts=[Part("x", [b"a"]), Part("y", [b"b"], [2])])],
         ),
         2,
-        b"\x01\x9a\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x98\xc4\x08origin..\x05\xcc\xfa"
-        b"\x91\xc4\x00\xc0\xc0\x92\x93\xa1x\x91\xc4\x01a\xc0\x93\xa1y\x91\xc4\x01b\x91\x02\xc2\xa0\xc2",
+        b"\x01\x9a\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x99\xc4\x08origin..\x05\xcc\xfa"
+        b"\x91\xc4\x00\xc0\xc0\x92\x93\xa1x\x91\xc4\x01a\xc0\x93\xa1y\x91\xc4\x01b\x91\x02\xc2\xc0\xa0\xc2",
     ),
     (Progress(*HEAD, EPOCH, 9), 0, b"\x01\x96\xa8PROGRESS" + HEAD_BYTES + b"\xc4\x08epoch...\t"),
     (
@@ -486,6 +500,19 @@ def test_every_item_of_a_group_has_a_deadline_or_none_has() -> None:
 def test_every_item_of_a_span_has_a_deadline_or_none_has() -> None:
     batch = Batch(*HEAD, EPOCH, 9, 1, [Span(ORIGIN, 5, 250, [b"a", b"b"], None, [0])])
     assert why(wire.encode(batch)) == "1 deadlines for 2 items"
+
+
+def test_a_request_id_is_for_one_item_or_for_all_of_them() -> None:
+    assert wire.decode(wire.encode(group(names=["all"]))) == group(names=["all"])
+    assert why(wire.encode(group(names=[]))) == "0 request ids for 2 items"
+    assert why(wire.encode(group(names=["a", "b", "c"]))) == "3 request ids for 2 items"
+    batch = Batch(*HEAD, EPOCH, 9, 1, [Span(ORIGIN, 5, 250, [b"a", b"b", b"c"], names=["r1", "r2"])])
+    assert why(wire.encode(batch)) == "2 request ids for 3 items"
+
+
+def test_a_request_id_has_a_bounded_length() -> None:
+    assert wire.decode(wire.encode(group(names=["ö" * 128, ""]))) == group(names=["ö" * 128, ""])
+    assert "Expected `str` of length <= 128" in why(wire.encode(group(names=["x" * 129])))
 
 
 def test_every_part_of_a_joined_span_has_something_for_each_item() -> None:

@@ -22,7 +22,7 @@ from typing import Any, Generic, Self, TypeVar
 import zmq
 
 from zbatch import payload, wire
-from zbatch.calls import WINDOW, Ask, Asking, encode_copied, rows
+from zbatch.calls import WINDOW, Asking, encode_copied, rows
 from zbatch.config import Timing, client_endpoints, keys_folder
 from zbatch.core.actions import Send
 from zbatch.core.calls import Action, Answered, Call, Came, Finished, Shown
@@ -271,6 +271,7 @@ class AsyncZClient(Generic[In, Out]):
         priority: int = 0,
         key: str = "",
         cost: float | Sequence[float] | None = None,
+        request_id: str = "",
         return_exceptions: bool = False,
     ) -> list[Out]:
         """Return the model's output for each item, in order; see :meth:`zbatch.ZClient.predict`."""
@@ -281,6 +282,7 @@ class AsyncZClient(Generic[In, Out]):
             priority=priority,
             key=key,
             cost=cost,
+            request_id=request_id,
             return_exceptions=return_exceptions,
         )
 
@@ -293,12 +295,10 @@ class AsyncZClient(Generic[In, Out]):
         priority: int = 0,
         key: str = "",
         cost: float | None = None,
+        request_id: str = "",
     ) -> Out:
         """Return the model's output for one item."""
-        if timeout is None and cost is None and not key and not priority:
-            return (await self._ask([item], False, topic, None))[0]
-        ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-        return (await self._ask([item], False, topic, ask))[0]
+        return (await self._ask([item], False, topic, timeout, priority, key, cost, request_id))[0]
 
     def submit(
         self,
@@ -309,13 +309,11 @@ class AsyncZClient(Generic[In, Out]):
         priority: int = 0,
         key: str = "",
         cost: float | Sequence[float] | None = None,
+        request_id: str = "",
         return_exceptions: bool = False,
     ) -> AsyncFuture[Out]:
         """Ask, and return at once; the future costs no task."""
-        if timeout is None and cost is None and not key and not priority:
-            return self._ask(items, return_exceptions, topic, None)
-        ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-        return self._ask(items, return_exceptions, topic, ask)
+        return self._ask(items, return_exceptions, topic, timeout, priority, key, cost, request_id)
 
     def ask(
         self,
@@ -347,7 +345,15 @@ class AsyncZClient(Generic[In, Out]):
         self._line.withdraw(call)
 
     def _ask(
-        self, items: Iterable[In], return_exceptions: bool, topic: str | Pipeline | None, ask: Ask | None
+        self,
+        items: Iterable[In],
+        return_exceptions: bool,
+        topic: str | Pipeline | None,
+        timeout: float | None,
+        priority: int,
+        key: str,
+        cost: float | Sequence[float] | None,
+        request_id: str,
     ) -> AsyncFuture[Out]:
         line = self._line
         future: AsyncFuture[Out] = AsyncFuture(loop=line.bind())
@@ -358,7 +364,8 @@ class AsyncZClient(Generic[In, Out]):
         if not sequence:
             future.set_result([])
             return future
-        self._asking.prepare(future, sequence, time.monotonic(), topic, ask)
+        now = time.monotonic()
+        self._asking.prepare(future, sequence, now, topic, timeout, priority, key, cost, request_id)
         line.put(future)
         return future
 
@@ -371,6 +378,7 @@ class AsyncZClient(Generic[In, Out]):
         priority: int = 0,
         key: str = "",
         cost: float | None = None,
+        request_id: str = "",
     ) -> AsyncStream[Out]:
         """Return an async iterator over the parts of an item's result; see :meth:`zbatch.ZClient.stream`.
 
@@ -378,8 +386,8 @@ class AsyncZClient(Generic[In, Out]):
         """
         line = self._line
         call = AsyncIncoming(line, line.bind())
-        ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-        self._asking.prepare_stream(call, item, time.monotonic(), ask)
+        now = time.monotonic()
+        self._asking.prepare_stream(call, item, now, topic, timeout, priority, key, cost, request_id)
         line.put(call)
         return AsyncStream(call)
 
@@ -392,6 +400,7 @@ class AsyncZClient(Generic[In, Out]):
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",
+        request_id: str = "",
         return_exceptions: bool = False,
     ) -> AsyncIterator[Out]:
         """Yield the output of each item, in order, with at most ``window`` items in flight.
@@ -408,6 +417,7 @@ class AsyncZClient(Generic[In, Out]):
                         timeout=timeout,
                         priority=priority,
                         key=key,
+                        request_id=request_id,
                         return_exceptions=return_exceptions,
                     )
                 )

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from numbers import Real
-from typing import Any, Generic, Self, TypedDict, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 from zbatch import notation, payload
 from zbatch.core.calls import Call
@@ -37,6 +37,9 @@ TOPICS = 1_000
 
 LONGEST_KEY = 256
 
+LONGEST_NAME = 128
+"""Characters of a request id."""
+
 LONGEST_TIMEOUT = 1e9
 """Seconds, thirty years: milliseconds up to there are exact in every language."""
 
@@ -44,16 +47,6 @@ LARGEST_COST = 1e15
 
 Encode = Callable[..., tuple[Any, Sequence[Any]]]
 """Takes an item, and its place where it is one of several."""
-
-
-class Ask(TypedDict):
-    """What a caller asks for beside the items, said out loud."""
-
-    topic: str | Pipeline | None
-    timeout: float | None
-    priority: int
-    key: str
-    cost: float | Sequence[float] | None
 
 
 class Asking:
@@ -79,30 +72,45 @@ class Asking:
         items: Sequence[Any],
         now: float,
         topic: str | Pipeline | None = None,
-        ask: Ask | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        key: str = "",
+        cost: float | Sequence[float] | None = None,
+        request_id: str = "",
     ) -> None:
-        """Encode the items and set the call up; ``topic`` is for calls that ask for nothing else.
+        """Encode the items and set the call up.
 
         Raises ``TypeError`` for an item that cannot be encoded, naming the path of the value, and
         :class:`BadRequest` for arguments out of bounds.
         """
-        if ask is not None:
-            self._prepare(call, items, now, **ask)
-            return
+        if request_id:
+            call.name = _checked_name(request_id)
         # Most calls are one small item for which nothing is asked: they need no more than this.
-        if len(items) == 1:
+        if timeout is None and cost is None and not key and not priority and len(items) == 1:
             encoded, frames = self._encode(items[0])
             if not frames:
                 call.item = encoded
                 call.mark = self._mark if topic is None else self._mark_of(topic)
                 call.deadline = (now + self.timeout) // self._grid * self._grid
                 return
-        self._prepare(call, items, now, topic)
+        self._prepare(call, items, now, topic, timeout, priority, key, cost)
 
-    def prepare_stream(self, call: Call, item: Any, now: float, ask: Ask) -> None:
+    def prepare_stream(
+        self,
+        call: Call,
+        item: Any,
+        now: float,
+        topic: str | Pipeline | None = None,
+        timeout: float | None = None,
+        priority: int = 0,
+        key: str = "",
+        cost: float | None = None,
+        request_id: str = "",
+    ) -> None:
         """Set up a stream, whose deadline is for the next part; raises what :meth:`prepare` does."""
-        self._prepare(call, (item,), now, **ask)
-        timeout = ask["timeout"]
+        if request_id:
+            call.name = _checked_name(request_id)
+        self._prepare(call, (item,), now, topic, timeout, priority, key, cost)
         call.inflow = Inflow(self.timeout if timeout is None else _checked_timeout(timeout))
         call.items, call.outputs, call.left = [call.item], [None], 1
         call.mark = (*call.mark[:3], call)
@@ -112,11 +120,11 @@ class Asking:
         call: Call,
         items: Sequence[Any],
         now: float,
-        topic: str | Pipeline | None = None,
-        timeout: float | None = None,
-        priority: int = 0,
-        key: str = "",
-        cost: float | Sequence[float] | None = None,
+        topic: str | Pipeline | None,
+        timeout: float | None,
+        priority: int,
+        key: str,
+        cost: float | Sequence[float] | None,
     ) -> None:
         if topic is None:
             topic = self.topic
@@ -214,18 +222,17 @@ class Caller(Generic[In, Out]):
         priority: int = 0,
         key: str = "",
         cost: float | Sequence[float] | None = None,
+        request_id: str = "",
         return_exceptions: bool = False,
     ) -> list[Out]:
         """Return the model's output for each item, in order; rows of an array are items.
 
+        ``request_id`` is what people call this request: workers' logs name it.
+
         Raises the error of ``zbatch.errors`` that tells what happened; :class:`BatchError` where some of
         several items failed.  With ``return_exceptions`` errors stand in the list instead.
         """
-        if timeout is None and cost is None and not key and not priority:
-            future = self._ask(items, return_exceptions, topic, None)
-        else:
-            ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-            future = self._ask(items, return_exceptions, topic, ask)
+        future = self._ask(items, return_exceptions, topic, timeout, priority, key, cost, request_id)
         try:
             return future.result()
         except KeyboardInterrupt:
@@ -241,9 +248,18 @@ class Caller(Generic[In, Out]):
         priority: int = 0,
         key: str = "",
         cost: float | None = None,
+        request_id: str = "",
     ) -> Out:
         """Return the model's output for one item."""
-        return self.predict([item], topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)[0]
+        return self.predict(
+            [item],
+            topic=topic,
+            timeout=timeout,
+            priority=priority,
+            key=key,
+            cost=cost,
+            request_id=request_id,
+        )[0]
 
     def submit(
         self,
@@ -254,19 +270,24 @@ class Caller(Generic[In, Out]):
         priority: int = 0,
         key: str = "",
         cost: float | Sequence[float] | None = None,
+        request_id: str = "",
         return_exceptions: bool = False,
     ) -> Future[Out]:
         """Ask, and return at once; the future has the interface of ``concurrent.futures.Future``."""
-        if timeout is None and cost is None and not key and not priority:
-            future = self._ask(items, return_exceptions, topic, None)
-        else:
-            ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-            future = self._ask(items, return_exceptions, topic, ask)
+        future = self._ask(items, return_exceptions, topic, timeout, priority, key, cost, request_id)
         self._line.carry()
         return future
 
     def _ask(
-        self, items: Iterable[In], return_exceptions: bool, topic: str | Pipeline | None, ask: Ask | None
+        self,
+        items: Iterable[In],
+        return_exceptions: bool,
+        topic: str | Pipeline | None,
+        timeout: float | None,
+        priority: int,
+        key: str,
+        cost: float | Sequence[float] | None,
+        request_id: str,
     ) -> Future[Out]:
         line = self._line
         if line.closed:
@@ -278,7 +299,8 @@ class Caller(Generic[In, Out]):
         if not sequence:
             future.answer_nothing()
             return future
-        self._asking.prepare(future, sequence, time.monotonic(), topic, ask)
+        now = time.monotonic()
+        self._asking.prepare(future, sequence, now, topic, timeout, priority, key, cost, request_id)
         line.put(future)
         return future
 
@@ -291,6 +313,7 @@ class Caller(Generic[In, Out]):
         priority: int = 0,
         key: str = "",
         cost: float | None = None,
+        request_id: str = "",
     ) -> Stream[Out]:
         """Return an iterator over the parts of an item's result, as a model that is a generator yields them.
 
@@ -303,8 +326,8 @@ class Caller(Generic[In, Out]):
         if line.closed:
             raise ClientClosed(line.closed)
         call = Incoming()
-        ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=cost)
-        self._asking.prepare_stream(call, item, time.monotonic(), ask)
+        now = time.monotonic()
+        self._asking.prepare_stream(call, item, now, topic, timeout, priority, key, cost, request_id)
         line.put(call)
         line.carry()
         return Stream(call, line, self._decode)
@@ -318,6 +341,7 @@ class Caller(Generic[In, Out]):
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",
+        request_id: str = "",
         return_exceptions: bool = False,
     ) -> Iterator[Out]:
         """Yield the output of each item, in order, with at most ``window`` items in flight.
@@ -334,6 +358,7 @@ class Caller(Generic[In, Out]):
                     timeout=timeout,
                     priority=priority,
                     key=key,
+                    request_id=request_id,
                     return_exceptions=return_exceptions,
                 )
                 underway.append(future)
@@ -380,6 +405,15 @@ def _check_words(key: str, priority: int) -> None:
         raise BadRequest(f"key is {key!r:.80}, wanted a text of at most {LONGEST_KEY} characters")
     if type(priority) is not int or abs(priority) > 1 << 31:
         raise BadRequest(f"priority is {priority!r}, wanted an integer within 32 bits; higher goes first")
+
+
+def _checked_name(request_id: str) -> str:
+    # Printable, since it is made to stand in lines that people read.
+    if type(request_id) is not str or len(request_id) > LONGEST_NAME or not request_id.isprintable():
+        raise BadRequest(
+            f"request_id is {request_id!r:.80}, wanted a printable text of at most {LONGEST_NAME} characters"
+        )
+    return request_id
 
 
 def _costs(cost: float | Sequence[float], count: int) -> list[float]:

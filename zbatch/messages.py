@@ -40,6 +40,8 @@ process) or an origin (what others may know of a life)."""
 
 Topic = Annotated[str, Meta(min_length=1, max_length=128)]
 Key = Annotated[str, Meta(max_length=256)]
+Name = Annotated[str, Meta(max_length=128)]
+"""What people call a request: its request id."""
 Word = Annotated[str, Meta(max_length=64)]
 Text = Annotated[str, Meta(max_length=65_536)]
 Priority = Annotated[int, Meta(ge=-(2**31), le=2**31)]
@@ -182,6 +184,8 @@ class Group(Struct, frozen=True, array_like=True, gc=False):
     """The pipeline to go through; ``topic`` is only its name then."""
     patience_ms: Count = 0
     """The result of its one item is wanted part by part, the next within this time; 0: as a whole."""
+    names: list[Name] | None = None
+    """The request id of each item, or the one of all, see ``core/names.py``; None: they have none."""
 
 
 class Request(Message, frozen=True, tag="REQUEST"):
@@ -332,6 +336,8 @@ class Span(Struct, frozen=True, array_like=True, gc=False):
     """Where several stages of a pipeline meet: the items are dicts of these, and ``items`` are empty."""
     streamed: bool = False
     """Parts are wanted as the model yields them."""
+    names: list[Name] | None = None
+    """As in a group."""
 
 
 class Batch(Message, frozen=True, tag="BATCH"):

@@ -107,6 +107,8 @@ def _flow_buffers(flows: Sequence[Flow]) -> int:
 
 
 def _span_buffers(span: Span) -> int:
+    if span.names is not None:
+        _check_names(span.names, span.items)
     if span.later_ms is not None and len(span.later_ms) != len(span.items):
         raise Malformed(f"{len(span.later_ms)} deadlines for {len(span.items)} items")
     buffers = span.buffers
@@ -126,12 +128,19 @@ def _group_buffers(group: Group) -> int:
         raise Malformed(f"{len(group.costs)} costs for {len(items)} items")
     if group.later_ms is not None and len(group.later_ms) != len(items):
         raise Malformed(f"{len(group.later_ms)} deadlines for {len(items)} items")
+    if group.names is not None:
+        _check_names(group.names, items)
     if group.base + len(items) > MAX_ID:
         raise Malformed("ids beyond 2**53")
     if group.patience_ms and len(items) != 1:
         raise Malformed(f"one stream for {len(items)} items")
     buffers = group.buffers
     return 0 if buffers is None else _counted(items, buffers)
+
+
+def _check_names(names: Sequence[str], items: Sequence[bytes]) -> None:
+    if len(names) not in {1, len(items)}:
+        raise Malformed(f"{len(names)} request ids for {len(items)} items")
 
 
 def _counted(items: Sequence[bytes], buffers: Sequence[int] | None) -> int:

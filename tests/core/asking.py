@@ -74,6 +74,7 @@ def call(
     priority: int = 0,
     buffers: Sequence[Any] | None = None,
     cost: float | None = None,
+    name: str = "",
 ) -> Call:
     """Return a call of one item, made at 0.0."""
     one = Call()
@@ -84,6 +85,8 @@ def call(
         one.buffers = [buffers]
     if cost is not None:
         one.costs = [cost]
+    if name:
+        one.name = name
     return one
 
 
@@ -97,6 +100,7 @@ def call_of(*items: bytes, timeout: float = 30.0, **more: Any) -> Call:
     one.costs = more.get("costs")
     one.outputs = [None] * len(items)
     one.left = len(items)
+    one.name = more.get("name", "")
     return one
 
 

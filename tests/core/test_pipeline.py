@@ -25,6 +25,7 @@ def flow(route: Route, count: int = 4, base: int = 10) -> Flow:
         key="",
         costs=None,
         again=False,
+        names=None,
     )
 
 

@@ -17,6 +17,7 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 from zbatch.core.intervals import Range
+from zbatch.core.names import Names
 from zbatch.core.stream import Through
 
 WAITING, RUNNING, CLOSED = 0, 1, 2
@@ -65,6 +66,7 @@ class Held:
     """Where stages meet: of each a name, and items and buffers; ``items`` are empty then."""
     stream: Through | None = None
     """Of its one item parts are wanted."""
+    names: Names | None = None
 
     def due(self, now: float) -> list[Range]:
         """Return the positions whose deadline has passed."""
@@ -278,6 +280,7 @@ class Backlog:
             held.items = ()
             held.buffers = None
             held.parts = None
+            held.names = None
         return ended
 
     def _take_turn(self, lane: Lane, taken: _Taken) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 
 from zbatch.core.actions import Send
+from zbatch.core.names import Names
 from zbatch.core.stream import Inflow, Part
 from zbatch.messages import Fault, Route
 
@@ -37,6 +38,8 @@ class Call:
     closed: bool = False
     inflow: Inflow | None = None
     """Of its one item parts are wanted."""
+    name: str = ""
+    """Its request id; calls with different ones travel together."""
 
 
 class Answered(Struct, frozen=True, gc=False):
@@ -109,5 +112,6 @@ class Sent:
     """How often it came back unrun, from a broker that left or had no workers."""
     bucket: int = 0
     inflow: Inflow | None = None
+    names: Names | None = None
     done: bytearray = field(default_factory=bytearray)
     """Which items of a whole call have their outcome."""

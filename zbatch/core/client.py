@@ -293,6 +293,8 @@ class ClientCore:
         sent.base = self._next
         sent.open = count
         sent.size = self._measure(sent.items, sent.buffers)
+        if sent.names is not None:
+            sent.size += sum(map(len, sent.names))
         if sent.whole:
             sent.done = bytearray(count)
         for call in sent.calls:

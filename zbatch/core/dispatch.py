@@ -17,6 +17,7 @@ from zbatch.core.deadlines import Deadlines
 from zbatch.core.intervals import Range
 from zbatch.core.ledger import BROKEN, Ledger
 from zbatch.core.links import Link, moved
+from zbatch.core.names import part_of
 from zbatch.core.roster import Handed, Worker
 from zbatch.core.topics import Topic, Topics
 from zbatch.errors import UnknownTopic
@@ -328,7 +329,8 @@ class Dispatcher:
             parts = None if held.parts is None else _parts(span, frames)
             origin, streamed = held.owner.link.origin, held.stream is not None
             base, left = held.base + span.start, max(0, left)
-            spans.append(WireSpan(origin, base, left, items, counts, later, parts, streamed))
+            names = None if held.names is None else part_of(held.names, span.start, span.stop)
+            spans.append(WireSpan(origin, base, left, items, counts, later, parts, streamed, names))
             streams = streams or streamed
         if streams:
             _find_streams(handed)

@@ -11,6 +11,7 @@ from operator import attrgetter
 from typing import Any
 
 from zbatch.core.calls import Call, Sent
+from zbatch.core.names import part_of
 from zbatch.core.sizes import Measure
 from zbatch.messages import Group
 
@@ -19,6 +20,7 @@ GROUP_BYTES = 256 << 10
 """A group is handed on when all of it has arrived: large items in one group would wait for each other."""
 
 _ITEM = attrgetter("item")
+_NAME = attrgetter("name")
 _DEADLINE = attrgetter("deadline")
 
 
@@ -36,6 +38,8 @@ def groups_of(mark: tuple[Any, ...], calls: list[Call], now: float, measure: Mea
         sent = Sent(topic, key, priority, [first], first.items, first.deadline, now)
         sent.buffers, sent.costs, sent.whole, sent.route = first.buffers, costs, True, route
         sent.inflow = first.inflow
+        if first.name:
+            sent.names = [first.name]
         yield sent
         return
     for part in _parts(calls, measure):
@@ -49,6 +53,8 @@ def groups_of(mark: tuple[Any, ...], calls: list[Call], now: float, measure: Mea
             sent.buffers = [call.buffers[0] for call in part]
         if first.costs is not None:
             sent.costs = [call.costs[0] for call in part]
+        if any(map(_NAME, part)):
+            sent.names = list(map(_NAME, part))
         yield sent
 
 
@@ -106,4 +112,5 @@ def for_the_wire(sent: Sent, start: int, stop: int, now: float, frames: list[Any
         later,
         sent.route,
         0 if sent.inflow is None else max(1, int(sent.inflow.patience * 1000)),
+        part_of(sent.names, start, stop),
     )

@@ -19,6 +19,7 @@ from zbatch.core.clients import Client
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.intervals import Range
 from zbatch.core.links import Link
+from zbatch.core.names import part_of
 from zbatch.core.pipeline import BEGUN, Flow, Plan, Reader, plan_of
 from zbatch.core.session import announce
 from zbatch.core.sizes import Buffers, Measure, messages_of, size_of
@@ -234,6 +235,8 @@ class Ledger:
             again=group.again,
             later=[ms / 1000 for ms in later] if later is not None else None,
         )
+        if group.names is not None:
+            held.names = part_of(group.names, start, stop)
         if group.patience_ms:
             held.stream = Through(min(group.patience_ms / 1000, LONGEST))
         client.items += held.open
@@ -405,6 +408,7 @@ class Ledger:
             key=group.key,
             costs=group.costs[start:stop] if group.costs is not None else None,
             again=group.again,
+            names=part_of(group.names, start, stop),
         )
         client.items += stop - start
         for topic in topics:
@@ -487,6 +491,7 @@ class Ledger:
             flow=flow,
             stage=stage,
             parts=parts,
+            names=part_of(flow.names, start, stop),
         )
         flow.entered[stage][start:stop] = b"\1" * len(items)
         flow.live.append(held)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from zbatch.core import intervals
 from zbatch.core.backlog import RUNNING, Held
 from zbatch.core.intervals import Range
+from zbatch.core.names import Names
 from zbatch.core.sizes import HEAD, Buffers
 from zbatch.messages import MAX_FRAMES, Fault, Route, Stage
 
@@ -161,6 +162,7 @@ class Flow:
         "later",
         "live",
         "name",
+        "names",
         "open",
         "owner",
         "plan",
@@ -183,6 +185,7 @@ class Flow:
         key: str,
         costs: Sequence[float] | None,
         again: bool,
+        names: Names | None,
     ) -> None:
         self.plan = plan
         self.owner = owner
@@ -196,6 +199,7 @@ class Flow:
         self.key = key
         self.costs = costs
         self.again = again
+        self.names = names
         self.open = bytearray(b"\1") * count
         """Which items have no outcome yet."""
         self.entered = [bytearray(count) for _ in plan.route]

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from zbatch.config import Timing
 from zbatch.core import intervals
 from zbatch.core.actions import Send
+from zbatch.core.names import of_each
 from zbatch.core.pipeline import Joined
 from zbatch.core.session import Mint, Session
 from zbatch.core.sizes import Answer, Measure, size_of
@@ -95,6 +96,8 @@ class Job:
     buffers: list[Sequence[Any]] | None
     joined: bool = False
     """Whether some items are put together from several parts, see ``pipeline.py``."""
+    named: bool = False
+    """Whether some items have a request id."""
     skipped: set[int] = field(default_factory=set)
     dropped: list[tuple[int, Fault]] = field(default_factory=list)
     """Positions left out when the batch began."""
@@ -121,6 +124,10 @@ class Job:
     def ids(self) -> list[tuple[bytes, int]]:
         """Return origin and id of each item."""
         return [(span.origin, span.base + at) for span in self.batch.spans for at in range(len(span.items))]
+
+    def names(self) -> list[str]:
+        """Return the request id of each item, empty where it has none."""
+        return [name for span in self.batch.spans for name in of_each(span.names, len(span.items))]
 
     def deadlines(self) -> list[float]:
         """Return when each item is due."""
@@ -151,6 +158,16 @@ class Job:
             Told(lambda: [ids[place] for place in kept]),
             Told(lambda: [deadlines[place] for place in kept]),
         )
+
+    def names_at_work(self) -> Sequence[str]:
+        """Return the request ids of what was not left out; nothing where no item has one."""
+        if not self.named:
+            return ()
+        return Told(self.names if not self.dropped else self._names_kept)
+
+    def _names_kept(self) -> list[str]:
+        names = self.names()
+        return [names[place] for place in self._kept()]
 
     def streams(self) -> list[Outflow | None]:
         """Return the stream of each item that was not left out; None: it is wanted as a whole."""
@@ -427,9 +444,10 @@ class WorkerCore:
             for span in batch.spans:
                 items += span.items
         buffers: list[Sequence[Any]] | None = None
-        joined = False
+        joined = named = False
         for span in batch.spans:
             joined = joined or span.parts is not None
+            named = named or span.names is not None
         if joined:
             items, buffers = _put_together(batch.spans, frames)
         elif frames:
@@ -439,7 +457,7 @@ class WorkerCore:
                 for own in span.buffers or [0] * len(span.items):
                     buffers.append(frames[place : place + own])
                     place += own
-        self._queue.append(Job(session, batch, now, items, buffers, joined))
+        self._queue.append(Job(session, batch, now, items, buffers, joined, named))
         return []
 
     def _on_skip(self, session: Session, skip: Skip) -> None:
