@@ -144,6 +144,26 @@ def test_a_flood_of_one_event_is_counted_and_hides_no_other() -> None:
     ]
 
 
+def test_who_asks_for_debug_lines_gets_all_of_them() -> None:
+    page = Page()
+    journal = page.journal(level="debug")
+    assert journal.prints("debug")
+    assert not page.journal().prints("debug")
+    for number in range(BURST + 5):
+        journal.event("batch ran", level="debug", batch=number)
+    assert len(lines(page, journal)) == BURST + 5
+
+
+@pytest.mark.parametrize("format", ["text", "json"])
+def test_a_list_is_printed_to_its_end(format: str) -> None:
+    page = Page()
+    journal = page.journal(format)
+    ids = [f"request-{number}" for number in range(100)]
+    journal.event("requests failed", request_ids=ids)
+    (line,) = lines(page, journal)
+    assert ",".join(ids) in line
+
+
 def test_a_stalled_reader_holds_nobody_up_and_what_is_lost_is_counted() -> None:
     stalled, free = threading.Event(), threading.Event()
     written: list[bytes] = []

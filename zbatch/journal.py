@@ -66,15 +66,20 @@ class Journal:
 
         ``level`` is one of :data:`LEVELS`; ``detail`` a text of several lines, such as a traceback.
         """
-        if LEVELS[level] < self._lowest:
+        if not self.prints(level):
             return
-        meter = self._meters.setdefault(event, _Meter())
-        if not meter.admits(self._monotonic()):
-            return
-        if meter.left_out:
-            values["left_out"] = meter.left_out
-            meter.left_out = 0
+        if level != "debug":  # who asks for that wants all of it
+            meter = self._meters.setdefault(event, _Meter())
+            if not meter.admits(self._monotonic()):
+                return
+            if meter.left_out:
+                values["left_out"] = meter.left_out
+                meter.left_out = 0
         self._put(level, event, values, detail)
+
+    def prints(self, level: str) -> bool:
+        """Return whether events of a level are printed: what only they say need not be made."""
+        return LEVELS[level] >= self._lowest
 
     def close(self, timeout: float = 1.0) -> None:
         """Print what was left out and wait a moment for the lines to be written, not for ever."""
@@ -176,7 +181,7 @@ def _plain(value: object) -> str:
 
 
 def _jsonable(value: object) -> object:
-    return value if isinstance(value, int | float | None) else _cut(_plain(value))
+    return value if isinstance(value, int | float | None) else _plain(value)
 
 
 def _cut(text: str) -> str:
