@@ -311,6 +311,26 @@ def test_a_model_sees_the_batch_that_it_runs() -> None:
     assert zbatch.current_batch() is None
 
 
+def test_a_model_in_this_process_learns_the_request_ids_too() -> None:
+    def look(batch: list[Any]) -> list[Any]:
+        return zbatch.request_ids()
+
+    with zbatch.local(look) as client:
+        assert client.predict([1, 2], request_id="r1") == ["r1", "r1"]
+        assert client.predict_one(1, request_id="r2") == "r2"
+        assert client.predict_one(1) == ""
+        assert list(client.map([1, 2], request_id="r3")) == ["r3", "r3"]
+
+
+def test_a_generator_learns_the_request_id_of_each_item() -> None:
+    def look(batch: list[Any]) -> Any:
+        yield zbatch.request_ids()
+        yield zbatch.request_ids()
+
+    with zbatch.local(look) as client:
+        assert list(client.stream(1, request_id="r1")) == ["r1", "r1"]
+
+
 def test_many_threads_each_get_their_own() -> None:
     with (
         zbatch.local(double) as client,

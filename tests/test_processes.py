@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from zbatch.processes import Note, Noted
+from zbatch.processes import NAMES_BYTES, Note, Noted
 
 
 @pytest.fixture
@@ -99,4 +99,30 @@ def test_two_threads_may_write_and_nothing_is_lost() -> None:
         assert seen.begun == seen.finished == batch
     thread.join()
     assert note.read().state == "499"
+    note.close()
+
+
+def test_a_note_has_the_request_ids_of_the_batch_that_runs(clock: list[int]) -> None:
+    parents = Note.create()
+    childs = Note.attach(os.dup(parents.descriptor))
+    assert parents.names(bytes(8), 0) == []
+    childs.name(b"epoch  1", 7, ["r1", "rü2"])
+    childs.begin(b"epoch  1", 7, 1.0)
+    childs.close()
+    assert parents.names(b"epoch  1", 7) == ["r1", "rü2"]
+    assert parents.names(b"epoch  1", 8) == []
+    assert parents.names(b"epoch  2", 7) == []
+    assert parents.read().begun == 7
+    parents.close()
+
+
+def test_a_note_has_as_many_request_ids_as_find_room(clock: list[int]) -> None:
+    note = Note.create()
+    names = ["x" * 127 + chr(0x4E00 + number) for number in range(1_000)]
+    note.name(b"epoch  1", 7, names)
+    kept = note.names(b"epoch  1", 7)
+    assert kept == names[: len(kept)]
+    assert len(kept) == NAMES_BYTES // 131
+    note.name(b"epoch  1", 8, [])
+    assert note.names(b"epoch  1", 8) == []
     note.close()

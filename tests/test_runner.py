@@ -18,7 +18,7 @@ from zbatch.core.pipeline import Joined
 from zbatch.errors import BadInput, ModelFailed, Overloaded
 from zbatch.messages import Fault
 from zbatch.model import Context, wrap
-from zbatch.runner import Current, Ran, Runner, Work, current_batch, place_of, progress
+from zbatch.runner import Current, Ran, Runner, Work, current_batch, place_of, progress, request_ids
 
 NOT_AGAIN = "(the model is not idempotent, so nothing was run again and its batch of {} fails as one)"
 
@@ -335,11 +335,12 @@ def test_a_traceback_that_cannot_be_made_is_told_all_the_same() -> None:
 
 def told_of(
     predict: Callable[[list[Any]], Any], items: Sequence[Any], **more: Any
-) -> list[tuple[str, str, int]]:
-    told: list[tuple[str, str, int]] = []
+) -> list[tuple[str, str, list[int]]]:
+    told: list[tuple[str, str, list[int]]] = []
     model = Recorder(predict, **more)
     runner = make_runner(
-        model, on_failed=lambda error, items: told.append((type(error).__name__, place_of(error), items))
+        model,
+        on_failed=lambda error, at: told.append((type(error).__name__, place_of(error), list(at))),
     )
     runner.run(make_work(items))
     return told
@@ -356,7 +357,10 @@ def test_a_failure_is_told_with_the_line_of_the_models_author() -> None:
         return [json.loads(item) for item in batch]
 
     line = line_of("return [json.loads(item) for item in batch]")
-    assert told_of(predict, ["1", "x", "2", "y"]) == [("JSONDecodeError", line, 1)] * 2
+    assert told_of(predict, ["1", "x", "2", "y"]) == [
+        ("JSONDecodeError", line, [1]),
+        ("JSONDecodeError", line, [3]),
+    ]
 
 
 def test_a_failure_of_a_library_that_is_the_model_is_told_with_its_line() -> None:
@@ -368,15 +372,15 @@ def test_a_failure_of_a_library_that_is_the_model_is_told_with_its_line() -> Non
 
 def test_a_failure_of_all_is_told_once() -> None:
     line = line_of('raise ValueError(f"{item} is not mine")')
-    assert told_of(refuses("a"), ["a", "b"], idempotent=False) == [("ValueError", line, 2)]
+    assert told_of(refuses("a"), ["a", "b"], idempotent=False) == [("ValueError", line, [0, 1])]
 
 
 def test_what_is_no_output_is_told_without_a_line() -> None:
     assert told_of(lambda batch: [KeyError("a"), {1}, "c"], ["a", "b", "c"]) == [
-        ("KeyError", "", 1),
-        ("TypeError", "", 1),
+        ("KeyError", "", [0]),
+        ("TypeError", "", [1]),
     ]
-    assert told_of(lambda batch: [], ["a"]) == [("BadOutput", "", 1)]
+    assert told_of(lambda batch: [], ["a"]) == [("BadOutput", "", [0])]
 
 
 def test_what_is_the_callers_fault_is_not_told() -> None:
@@ -564,6 +568,30 @@ def test_each_run_of_a_halved_batch_is_asked_about_its_own_items() -> None:
         ([(b"origin", 1)], [11.0]),
         ([(b"origin", 2)], [12.0]),
     ]
+
+
+def test_a_model_learns_the_request_id_of_each_item() -> None:
+    asked: list[list[str]] = []
+
+    def predict(batch: list[str]) -> list[str]:
+        asked.append(request_ids())
+        return refuses("c")(batch)
+
+    work = make_work(["a", "b", "c"])._replace(names=["r1", "", "r3"])
+    make_runner(predict).run(work)
+    assert asked == [["r1", "", "r3"], ["r1"], ["", "r3"], [""], ["r3"]]
+    assert request_ids() == []
+
+
+def test_items_without_request_ids_have_empty_ones() -> None:
+    asked: list[list[str]] = []
+
+    def predict(batch: list[str]) -> list[str]:
+        asked.append(request_ids())
+        return batch
+
+    run(predict, ["a", "b"])
+    assert asked == [["", ""]]
 
 
 def test_threads_of_the_model_are_answered_too() -> None:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from zbatch.futures import Future
     from zbatch.model import Context, ManagedModel, Model
     from zbatch.pipelines import pipeline
-    from zbatch.runner import current_batch, progress
+    from zbatch.runner import current_batch, progress, request_ids
     from zbatch.steps import END, NOTHING
     from zbatch.streamer import Streamer, ThreadedStreamer, ZStreamer
 
@@ -86,6 +86,7 @@ __all__ = [
     "local",
     "pipeline",
     "progress",
+    "request_ids",
     "run_zbatch_workers_forever",
 ]
 
@@ -102,6 +103,7 @@ _HOMES = {
     "pipeline": "pipelines",
     "current_batch": "runner",
     "progress": "runner",
+    "request_ids": "runner",
     "Streamer": "streamer",
     "ThreadedStreamer": "streamer",
     "ZStreamer": "streamer",

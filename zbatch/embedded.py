@@ -298,9 +298,8 @@ class _LocalLine(Line):
         self._busy = True
         if self._clock.is_awaited:
             self._clock.ring()
-        ran = runner.run(
-            Work(*job.work(), joined=job.joined, sink=JobSink(job, self.put_parts, self.wait_for_readers))
-        )
+        sink = JobSink(job, self.put_parts, self.wait_for_readers)
+        ran = runner.run(Work(*job.work(), joined=job.joined, sink=sink, names=job.names_at_work()))
         self._busy = False
         with self._lock:
             done = self._worker.finished(job, ran.outputs, None, ran.errors, ran.seconds)

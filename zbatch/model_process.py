@@ -17,9 +17,9 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 import zmq
@@ -30,10 +30,10 @@ from zbatch.core.actions import Send
 from zbatch.core.worker import Job, JobSink, Offer, WorkerCore
 from zbatch.errors import ConfigError
 from zbatch.journal import Journal
-from zbatch.messages import Done, Room, Skip, Yielded
+from zbatch.messages import Done, Fault, Room, Skip, Yielded
 from zbatch.model import Context, LoadedModel, load
 from zbatch.processes import LEAVE, Note, die_with_parent
-from zbatch.runner import Runner, Work, place_of
+from zbatch.runner import Ran, Runner, Work, place_of
 from zbatch.schema import SCHEMA_BYTES
 from zbatch.security import where_asked
 from zbatch.sockets import (
@@ -97,6 +97,38 @@ class Spec(msgspec.Struct, frozen=True):
     """The descriptor of what /metrics shows of it; None: nobody scrapes."""
 
 
+class _Failure(NamedTuple):
+    """What is said of items that failed alike."""
+
+    code: str
+    kind: str
+    """The class of what the model raised."""
+    at: str
+    """The line where it did."""
+
+
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """The requests that a batch is run for, and where the model failed at some of its items."""
+
+    names: Sequence[str]
+    """One for each item, empty where it has none."""
+    lines: dict[int, str] = field(default_factory=dict)
+
+    def distinct(self) -> list[str]:
+        """Return each request id once."""
+        return [name for name in dict.fromkeys(self.names) if name]
+
+    def failed(self, faults: Iterable[tuple[int, Fault]]) -> dict[_Failure, list[str]]:
+        """Return which requests some items failed for, those of one failure together."""
+        found: dict[_Failure, dict[str, None]] = {}
+        for place, fault in faults:
+            if self.names[place]:
+                failure = _Failure(fault.code, fault.kind, self.lines.get(place, ""))
+                found.setdefault(failure, {})[self.names[place]] = None
+        return {failure: list(names) for failure, names in found.items()}
+
+
 @dataclass(slots=True)
 class _Failures:
     """What the model failed at since a line said so; the first stands for all."""
@@ -136,6 +168,8 @@ class ModelProcess:
         self._ended = threading.Event()
         self._leaving: float | None = None
         self._failures = _Failures()
+        self._asked: _Asked | None = None
+        """Of the batch that runs; None: its items have no request ids."""
         self._work = model_metrics.Work()
         self._news = threading.Event()
         """Something was read while the model ran."""
@@ -224,7 +258,11 @@ class ModelProcess:
                 self._busy = time.monotonic()
 
     def _run_job(self, runner: Runner, job: Job) -> None:
-        work = Work(*job.work(), joined=job.joined, sink=JobSink(job, self.put, self.wait))
+        names = job.names_at_work()
+        work = Work(*job.work(), joined=job.joined, sink=JobSink(job, self.put, self.wait), names=names)
+        asked = self._asked = _Asked(names) if names else None
+        if asked is not None:
+            self._note.name(job.epoch, job.number, asked.distinct())
         self._note.begin(job.epoch, job.number, job.lease, apart=job.apart)
         ran = runner.run(work)
         self._note.finish(job.number)
@@ -232,6 +270,18 @@ class ModelProcess:
         with self._lock:
             self._perform(self._core.finished(job, ran.outputs, ran.buffers, ran.errors, ran.seconds))
         self._say_failures(time.monotonic())
+        if asked is not None and (ran.errors or job.flows):
+            self._say_requests(asked, job, ran)
+        if self._journal.prints("debug"):
+            self._journal.event(
+                "batch ran",
+                level="debug",
+                topic=self.spec.topic,
+                batch=job.number,
+                items=len(work.items),
+                seconds=round(ran.seconds, 6),
+                request_ids=[] if asked is None else asked.distinct(),
+            )
 
     def _metrics_failed(self, error: BaseException) -> None:
         self._journal.event(
@@ -242,11 +292,23 @@ class ModelProcess:
         self._work.short += 1
         self._journal.event("memory is short", level="warning", items=items, from_now_on_at_most=limit)
 
-    def _failed(self, error: BaseException, items: int) -> None:
+    def _failed(self, error: BaseException, places: Sequence[int]) -> None:
         if not self._failures.items:
             # Not its text: that often quotes the item.
             self._failures.kind, self._failures.at = type(error).__name__, place_of(error)
-        self._failures.items += items
+        self._failures.items += len(places)
+        if self._asked is not None:
+            self._asked.lines.update(dict.fromkeys(places, place_of(error)))
+
+    def _say_requests(self, asked: _Asked, job: Job, ran: Ran) -> None:
+        """Say which requests have items that failed here, those of one failure in one line."""
+        streams = enumerate(job.streams()) if job.flows else ()
+        ended = [(at, flow.fault) for at, flow in streams if flow is not None and flow.fault is not None]
+        for failure, names in asked.failed([*(ran.errors or ()), *ended]).items():
+            told: dict[str, Any] = {key: value for key, value in failure._asdict().items() if value}
+            self._journal.event(
+                "requests failed", level="warning", topic=self.spec.topic, request_ids=names, **told
+            )
 
     def _say_failures(self, now: float) -> None:
         failures = self._failures

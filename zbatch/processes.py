@@ -59,6 +59,13 @@ _NOBODY = (bytes(8), 0) * OTHERS
 _PLACES = (64, 320)
 _SIZE = 576
 
+NAMES_BYTES = 32 << 10
+"""Request ids that a note holds beside its record: 256 of the longest, of common ones far more."""
+
+_NAMED = struct.Struct("<8sQQ")
+"""A broker's epoch, a batch of its, and the bytes of its request ids, which follow."""
+_NOT_NAMED = bytes(_NAMED.size)
+
 
 class Note:
     """A few bytes of memory that a child writes and its parent can read, even after the child's death.
@@ -69,7 +76,7 @@ class Note:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        self._map = mmap.mmap(descriptor, _SIZE)
+        self._map = mmap.mmap(descriptor, _SIZE + _NAMED.size + NAMES_BYTES)
         self._count = memoryview(self._map)[:8].cast("Q")
         self._lock = threading.Lock()
         self._noted = _NOTHING
@@ -78,7 +85,7 @@ class Note:
     def create(cls) -> Note:
         """Make a note that a child can inherit."""
         descriptor = os.memfd_create("zbatch-note", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, _SIZE)
+        os.ftruncate(descriptor, _SIZE + _NAMED.size + NAMES_BYTES)
         note = cls(descriptor)
         note.clear()
         return note
@@ -92,6 +99,25 @@ class Note:
         """Begin anew, for the next child."""
         with self._lock:
             self._write(_NOTHING)
+
+    def name(self, epoch: bytes, batch: int, names: Sequence[str]) -> None:
+        """Write by which request ids a batch goes that is about to begin, as far as they find room."""
+        told = "\n".join(names).encode()
+        if len(told) > NAMES_BYTES:
+            told = told[: told.rfind(b"\n", 0, NAMES_BYTES + 1)]
+        # Whatever a death cuts off here is nobody's: the head, which says whose it is, is written last.
+        self._map[_SIZE : _SIZE + _NAMED.size] = _NOT_NAMED
+        start = _SIZE + _NAMED.size
+        self._map[start : start + len(told)] = told
+        _NAMED.pack_into(self._map, _SIZE, epoch, batch, len(told))
+
+    def names(self, epoch: bytes, batch: int) -> list[str]:
+        """Return the request ids of a batch, if it is the last that had some."""
+        *whose, size = _NAMED.unpack_from(self._map, _SIZE)
+        start = _SIZE + _NAMED.size
+        if not size or whose != [epoch, batch]:
+            return []
+        return self._map[start : start + size].decode().split("\n")
 
     def begin(self, epoch: bytes, batch: int, lease: float, *, apart: bool = False) -> None:
         """Write that a batch begins, how many seconds it may run, and whether it is tried apart."""

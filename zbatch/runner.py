@@ -50,6 +50,8 @@ class Work(NamedTuple):
     """Whether some items are made of what several stages of a pipeline sent."""
     sink: Sink | None = None
     """Where parts go, of a model that yields some."""
+    names: Sequence[str] = ()
+    """The request id of each item, empty where it has none; nothing where no item has one."""
 
 
 class Ran(NamedTuple):
@@ -71,6 +73,12 @@ class Current:
     deadlines: Sequence[float]
     """On the clock of ``time.monotonic``."""
     _is_wanted: Callable[[int], bool] | None = field(default=None, repr=False, compare=False)
+    _names: Sequence[str] = field(default=(), repr=False, compare=False)
+
+    @property
+    def request_ids(self) -> list[str]:
+        """The request id that each item came with, empty where it has none."""
+        return list(self._names) or [""] * len(self.ids)
 
     def wanted(self, place: int) -> bool:
         """Return whether anybody still waits for what a generator yields for this item of the batch."""
@@ -97,6 +105,16 @@ def current_batch() -> Current | None:
     """
     run = _running()
     return None if run is None else run.current
+
+
+def request_ids() -> list[str]:
+    """Return, inside ``predict``, the request id of each item in order, empty where it has none.
+
+    Made for lines that a model logs: what is not printable is spelled out.  Outside of ``predict`` there are
+    none.
+    """
+    run = _running()
+    return [] if run is None else run.current.request_ids
 
 
 def progress() -> None:
@@ -126,7 +144,7 @@ class Runner:
         encode: Encode = payload.encode,
         on_progress: Callable[[], None] | None = None,
         on_short: Callable[[int, int], None] | None = None,
-        on_failed: Callable[[BaseException, int], None] | None = None,
+        on_failed: Callable[[BaseException, Sequence[int]], None] | None = None,
     ) -> None:
         self._model = model
         self._topic = topic
@@ -140,7 +158,7 @@ class Runner:
         self._on_short = on_short
         """Called where memory is short: with the items of that run, and of the largest from now on."""
         self._on_failed = on_failed
-        """Called where the model failed: with what it or its output raised, and how many items that fails."""
+        """Called where the model failed: with what it or its output raised, and the places that fails."""
         self._room = Room()
         self._miscounted = ""
         """What was wrong with the number of outputs of the last run."""
@@ -238,7 +256,7 @@ class Runner:
             if memory_is_short and count > 1:
                 self._room.failed(count)
             if count == 1 or not self._model.idempotent:
-                fault = self._fault_of(error, count)
+                fault = self._fault_of(error, places)
                 errors.update((place, fault if count == 1 else _for_all(fault, count)) for place in places)
                 return [None] * count
         # Out of the handler, so that the failed run's frames, and what they hold on the GPU, are gone.
@@ -255,7 +273,7 @@ class Runner:
                 # The failed run may have changed what it was given, so each gets its items anew.
                 fresh = [self._decoded_one(work, place) for place in half]
             except Exception as error:  # it could be decoded before: memory is short
-                fault = self._fault_of(error, len(half))
+                fault = self._fault_of(error, half)
                 errors.update((place, fault) for place in half)
                 results += [None] * len(half)
             else:
@@ -267,8 +285,11 @@ class Runner:
         ids, deadlines = work.ids, work.deadlines
         if len(places) != len(work.items):
             ids, deadlines = [ids[place] for place in places], [deadlines[place] for place in places]
+        names = work.names
+        if names and len(places) != len(work.items):
+            names = [names[place] for place in places]
         is_wanted = None if work.sink is None else _wanted_by(work.sink, places)
-        run = _Run(Current(self._topic, ids, deadlines, is_wanted), self._on_progress)
+        run = _Run(Current(self._topic, ids, deadlines, is_wanted, names), self._on_progress)
         token = _own.set(run)
         _runs.append(run)
         try:
@@ -288,11 +309,11 @@ class Runner:
     def _encode_part(self, part: Any) -> tuple[Any, Sequence[Any]]:
         return self._encoded_one(_on_host(part) if self._sends else part)
 
-    def _fault_of_part(self, error: BaseException, of_encoding: bool) -> Fault:
+    def _fault_of_part(self, error: BaseException, place: int, of_encoding: bool) -> Fault:
         if isinstance(error, Exception) and of_encoding:
-            self._tell(error, 1)
+            self._tell(error, (place,))
             return _cannot_be_sent(error)
-        return self._fault_of(error, 1)
+        return self._fault_of(error, (place,))
 
     def _counted(self, results: Any, count: int, first: str) -> list[Any]:
         try:
@@ -329,12 +350,12 @@ class Runner:
         for place, result in enumerate(results):
             one: tuple[Any, Sequence[Any]] = (b"", ())
             if isinstance(result, BaseException):
-                errors[place] = self._fault_of(result, 1)
+                errors[place] = self._fault_of(result, (place,))
             elif place not in errors:
                 try:
                     one = self._encoded_one(result)
                 except Exception as error:
-                    self._tell(error, 1)
+                    self._tell(error, (place,))
                     errors[place] = _cannot_be_sent(error)
             encoded.append(one)
         return encoded
@@ -346,14 +367,14 @@ class Runner:
             # It may be, or hold, a Struct that no annotation spoke of.  If not, this raises the same again.
             return self._encode(plain(result))
 
-    def _fault_of(self, error: BaseException, items: int) -> Fault:
+    def _fault_of(self, error: BaseException, places: Sequence[int]) -> Fault:
         if not isinstance(error, BadInput):  # that is the caller's
-            self._tell(error, items)
+            self._tell(error, places)
         return _fault_of(error)
 
-    def _tell(self, error: BaseException, items: int) -> None:
+    def _tell(self, error: BaseException, places: Sequence[int]) -> None:
         if self._on_failed is not None:
-            self._on_failed(error, items)
+            self._on_failed(error, places)
 
 
 def _joined(decode: Decode, item: Joined) -> dict[str, Any]:

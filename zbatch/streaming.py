@@ -38,7 +38,7 @@ class Streaming:
         sink: Where streams go; None: nobody reads any.
         places: Where the items of this run stand in the batch as it came.
         encode: How a part becomes bytes.
-        fault_of: What an exception of the model, or of encoding a part (True), is to a caller.
+        fault_of: What an exception of the model, or of encoding a part (True), is to a place's caller.
 
     """
 
@@ -47,7 +47,7 @@ class Streaming:
         sink: Sink | None,
         places: Sequence[int],
         encode: Encode,
-        fault_of: Callable[[BaseException, bool], Fault],
+        fault_of: Callable[[BaseException, int, bool], Fault],
     ) -> None:
         self._sink = sink
         self._places = places
@@ -119,7 +119,7 @@ class Streaming:
         elif isinstance(entry, BaseException):
             del self._open[at]
             if is_streamed:
-                ended.append((place, self._fault_of(entry, False)))
+                ended.append((place, self._fault_of(entry, place, False)))
             else:
                 self._results[at] = entry
         elif not is_streamed:
@@ -129,7 +129,7 @@ class Streaming:
                 payload, buffers = self._encode(entry)
             except Exception as error:
                 del self._open[at]
-                ended.append((place, self._fault_of(error, True)))
+                ended.append((place, self._fault_of(error, place, True)))
             else:
                 parts.append((place, payload, buffers))
 
@@ -137,7 +137,8 @@ class Streaming:
         ended: list[tuple[int, Fault | None]] = []
         for at in self._open:
             if at in self._streamed:
-                ended.append((self._places[at], None if error is None else self._fault_of(error, False)))
+                place = self._places[at]
+                ended.append((place, None if error is None else self._fault_of(error, place, False)))
             elif error is not None:
                 self._results[at] = error
         if ended and self._sink is not None:

@@ -235,6 +235,9 @@ class Supervisor:
         )
         place.start_at = now + pause
         reason = place.reason or _word(exit_status)
+        batch = seen.begun if seen.begun != seen.finished else 0
+        names = place.note.names(seen.epoch, batch)
+        asked: dict[str, Any] = {"request_ids": names} if names else {}
         place.deaths[reason] = place.deaths.get(reason, 0) + 1
         self._journal.event(
             "model process ended",
@@ -244,8 +247,9 @@ class Supervisor:
             pid=child.pid,
             exit=exit_status,
             reason=reason,
-            batch=seen.begun if seen.begun != seen.finished else 0,
+            batch=batch,
             again_in_s=round(pause, 1),
+            **asked,
         )
         if place.restarts.given_up:
             place.start_at = math.inf
