@@ -359,7 +359,12 @@ class App:
             if wanted.framing is not None:
                 return await self._stream(route.topic, items[0], asked, wanted.framing, visit)
             output = await self._client.submit(
-                items, topic=route.topic, timeout=asked.timeout, priority=asked.priority, key=asked.key
+                items,
+                topic=route.topic,
+                timeout=asked.timeout,
+                priority=asked.priority,
+                key=asked.key,
+                request_id=visit.request_id,
             )
         except TypeError as error:
             raise BadRequest(str(error)) from None  # an item holds what no item may
@@ -397,7 +402,12 @@ class App:
         self, topic: str, item: Any, asked: Asked, framing: events.Framing, visit: Visit
     ) -> Sent:
         stream = self._client.stream(
-            item, topic=topic, timeout=asked.timeout, priority=asked.priority, key=asked.key
+            item,
+            topic=topic,
+            timeout=asked.timeout,
+            priority=asked.priority,
+            key=asked.key,
+            request_id=visit.request_id,
         )
 
         def headers() -> list[tuple[str, str]]:

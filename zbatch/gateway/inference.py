@@ -105,6 +105,7 @@ class Inference:
                 timeout=_left(ask.timeout or asked.timeout, waited),
                 priority=ask.priority or asked.priority,
                 key=asked.key,
+                request_id=visit.request_id,
             )
         except (BadInput, BatchError) as error:
             raise oip.known_to_clients(error) from None
