@@ -117,7 +117,9 @@ class _Asked:
 
     def distinct(self) -> list[str]:
         """Return each request id once."""
-        return [name for name in dict.fromkeys(self.names) if name]
+        found = dict.fromkeys(self.names)
+        found.pop("", None)
+        return list(found)
 
     def failed(self, faults: Iterable[tuple[int, Fault]]) -> dict[_Failure, list[str]]:
         """Return which requests some items failed for, those of one failure together."""

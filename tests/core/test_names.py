@@ -171,6 +171,7 @@ def test_a_batch_knows_the_request_id_of_each_item() -> None:
     job = begin(core)
     assert job.names() == ["r0", "r1", "", "all", "all"]
     assert list(job.names_at_work()) == job.names()
+    assert job.names_at_work()[1:3] == ["r1", ""]
 
 
 def test_what_is_left_out_takes_its_request_id_along() -> None:

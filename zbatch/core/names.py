@@ -21,8 +21,9 @@ def of_each(names: Names | None, count: int) -> list[str]:
     """Return one for each item, fit to be printed."""
     if names is None:
         return [""] * count
-    printable = [_printable(name) for name in names]
-    return printable * count if len(printable) == 1 else printable
+    if not "".join(names).isprintable():
+        names = [_printable(name) for name in names]
+    return names * count if len(names) == 1 else names
 
 
 def _printable(name: str) -> str:

@@ -8,7 +8,7 @@ streams.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -83,6 +83,9 @@ class Told(Sequence[T]):
 
     def __getitem__(self, place: Any) -> Any:
         return self._all()[place]
+
+    def __iter__(self) -> Iterator[T]:
+        return iter(self._all())
 
 
 @dataclass(slots=True, eq=False)
