@@ -324,6 +324,7 @@ class AsyncZClient(Generic[In, Out]):
         timeout: float | None = None,
         priority: int = 0,
         key: str = "",
+        request_id: str = "",
     ) -> None:
         """Ask for one item; exactly one of ``call``'s methods hears of its outcome, in the loop.
 
@@ -333,11 +334,8 @@ class AsyncZClient(Generic[In, Out]):
         line = self._line
         if not line.is_bound:
             line.bind()
-        if timeout is None and not key and not priority:
-            self._asking.prepare(call, (item,), time.monotonic(), topic)
-        else:
-            ask = Ask(topic=topic, timeout=timeout, priority=priority, key=key, cost=None)
-            self._asking.prepare(call, (item,), time.monotonic(), topic, ask)
+        now = time.monotonic()
+        self._asking.prepare(call, (item,), now, topic, timeout, priority, key, None, request_id)
         line.put(call)
 
     def withdraw(self, call: AsyncCall) -> None:

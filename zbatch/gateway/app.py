@@ -254,6 +254,7 @@ class App:
                 timeout=asked.timeout,
                 priority=asked.priority,
                 key=asked.key,
+                request_id=prompt.request_id,
             )
             proto.when_lost = prompt.leave
         except TypeError as error:
