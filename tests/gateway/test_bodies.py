@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zbatch.errors import BadRequest
+from zbatch.errors import BadRequest, TooLarge
 from zbatch.gateway import bodies
 from zbatch.gateway.answers import JSON, NotAcceptable, UnsupportedMedia
 from zbatch.gateway.bodies import MSGPACK, NPY, RAW, TEXT, form_of, read_item, read_items, write
@@ -181,6 +181,25 @@ def test_a_batch_is_a_list_or_the_rows_of_an_array() -> None:
 def test_one_item_is_no_batch(form: str, body: bytes) -> None:
     with pytest.raises(BadRequest, match=r"list of items|rows"):
         read_items(form, body)
+
+
+def test_a_batch_has_as_many_items_as_a_client_may_have_open() -> None:
+    assert len(read_items(JSON, json.dumps([0] * bodies.MOST_ITEMS).encode())) == bodies.MOST_ITEMS
+    for form, body in (
+        (JSON, json.dumps([0] * (bodies.MOST_ITEMS + 1)).encode()),
+        (MSGPACK, msgpack.packb([0] * (bodies.MOST_ITEMS + 1))),
+        (NPY, npy(np.zeros((bodies.MOST_ITEMS + 1, 1), np.uint8))),
+    ):
+        with pytest.raises(TooLarge, match="has 16385 items, wanted at most 16384"):
+            read_items(form, body)
+
+
+def test_few_bytes_that_say_a_billion_items_cost_nothing() -> None:
+    # A row without elements has no bytes, so an array of 128 bytes may say any number of them.
+    rows = npy(np.zeros((1, 0), np.uint8)).replace(b"(1, 0)", b"(1000000000, 0)").replace(b" " * 9, b"", 1)
+    for form, body in ((NPY, rows), (MSGPACK, b"\xdd" + struct.pack(">I", 1_000_000_000))):
+        with pytest.raises(TooLarge, match="has 1000000000 items"):
+            read_items(form, body)
 
 
 @pytest.mark.parametrize("form", [RAW, TEXT])

@@ -16,7 +16,7 @@ import msgpack
 import msgspec
 
 from zbatch import payload
-from zbatch.errors import BadRequest
+from zbatch.errors import BadRequest, TooLarge
 from zbatch.gateway.answers import JSON, NotAcceptable, UnsupportedMedia
 
 MSGPACK = "application/msgpack"
@@ -29,6 +29,10 @@ NPY_HEADER = 10_000
 
 DIMENSIONS = 64
 """Dimensions of an array, as NumPy bounds them."""
+
+MOST_ITEMS = 16_384
+"""Items of one request: as many as a broker holds for a client by default.  A body that says millions, which
+few bytes can, would otherwise cost gigabytes before the broker refuses it."""
 
 _TYPES = {
     "": JSON,
@@ -84,16 +88,36 @@ def read_item(form: str, body: bytes) -> Any:
 
 
 def read_items(form: str, body: bytes) -> Sequence[Any]:
-    """Return the items that a body holds: those of a list, or the rows of an array."""
+    """Return the items that a body holds: those of a list, or the rows of an array.
+
+    Raises :class:`TooLarge` where they are more than one request may have.
+    """
     if form in (RAW, TEXT):
         raise UnsupportedMedia(f"a batch is a list or an array; {form} is one item, ask /predict/TOPIC")
+    if form == MSGPACK:
+        _check_count(_announced(body))
     items = _READERS[form](body)
     if form == NPY:
         if not items.ndim:
             raise BadRequest("the array has no dimension; the rows of its first one are the items")
     elif not isinstance(items, list):
         raise BadRequest(f"the body holds one {_named(items)}, wanted a list of items")
+    _check_count(len(items))
     return list(items)
+
+
+def _announced(body: bytes) -> int:
+    """Return how many items a list in msgpack says it has, where they may be many."""
+    return int.from_bytes(body[1:5], "big") if body[:1] == _ARRAY_32 else 0
+
+
+def _check_count(count: int) -> None:
+    if count > MOST_ITEMS:
+        raise TooLarge(f"the body has {count} items, wanted at most {MOST_ITEMS}; send fewer at a time")
+
+
+_ARRAY_32 = b"\xdd"
+"""How msgpack begins a list of 65,536 items and more."""
 
 
 def _read_json(body: bytes) -> Any:

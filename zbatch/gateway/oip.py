@@ -26,6 +26,7 @@ from zbatch.errors import (
     ZbatchError,
 )
 from zbatch.gateway import tensors
+from zbatch.gateway.bodies import MOST_ITEMS
 from zbatch.signature import ANY, BYTES, ELEMENTS, Signature, Tensor
 
 JSON = "application/json"
@@ -44,9 +45,6 @@ EXTENSIONS = (
     "statistics",
 )
 """What is spoken beside the protocol, by Triton's names.  Of model_repository it is the index."""
-
-MOST_ITEMS = 16_384
-"""Rows of one request: as many items as a client may have open by default."""
 
 NAMED = 8
 """Tensors that an error names at most."""
