@@ -228,6 +228,12 @@ def test_arrays_become_lists_in_json() -> None:
     assert json.loads(write(JSON, output).data) == {"v": [0.0, 1.0, 2.0], "s": 7}
 
 
+def test_an_array_without_elements_is_no_endless_list_in_json() -> None:
+    assert write(JSON, np.zeros((2, 0), np.uint8)).data == b"[[],[]]"
+    with pytest.raises(NotAcceptable, match=r"shape \(1000000000, 0\)"):
+        write(JSON, {"mask": np.zeros((1_000_000_000, 0), np.uint8)})
+
+
 def test_json_has_no_nan_so_it_becomes_null() -> None:
     assert write(JSON, np.array([1.0, np.nan])).data == b"[1.0,null]"
 

@@ -34,6 +34,10 @@ MOST_ITEMS = 16_384
 """Items of one request: as many as a broker holds for a client by default.  A body that says millions, which
 few bytes can, would otherwise cost gigabytes before the broker refuses it."""
 
+MOST_EMPTY = 1 << 20
+"""The lengths of an array without elements, multiplied but for the zeros: it has no bytes, so nothing else
+bounds the empty lists that it is in JSON."""
+
 _TYPES = {
     "": JSON,
     "application/json": JSON,
@@ -268,6 +272,9 @@ def plain(value: Any) -> Any:
     """Return arrays as lists and their scalars as numbers, for JSON; a NaN in it becomes null."""
     tolist = getattr(value, "tolist", None)
     if tolist is not None:
+        shape = getattr(value, "shape", ())
+        if 0 in shape and math.prod(length or 1 for length in shape) > MOST_EMPTY:
+            raise TypeError(f"it holds an array of shape {tuple(shape)}, with too many empty lists")
         return tolist()
     raise TypeError(f"it holds a {_named(value)}")
 
