@@ -117,10 +117,20 @@ def test_what_is_built_is_a_route(steps: Any) -> None:
         ["photos=decode, classify"],
         'photos=["decode", "classify"]',
         '{"photos": ["decode", "classify"]}',
+        {"photos": '["decode", "classify"]'},
     ],
 )
 def test_a_named_pipeline_may_be_written_so(written: object) -> None:
     assert NAMED.read(written) == {"photos": ["decode", "classify"]}
+
+
+def test_a_topic_may_come_twice_in_a_line() -> None:
+    assert NAMED.read("photos=clean,classify,clean") == {"photos": ["clean", "classify", "clean"]}
+
+
+def test_steps_that_are_nearly_json_are_no_names_of_topics() -> None:
+    with pytest.raises(ValueError, match=r"^photos: .* which is no valid JSON$"):
+        NAMED.read('photos=["decode", {"label": "classify"]')
 
 
 def test_a_named_pipeline_that_is_none_is_refused_by_its_name() -> None:

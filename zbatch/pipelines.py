@@ -52,13 +52,23 @@ def named(value: object) -> dict[str, Any]:
     """Read pipelines by name: a table, or texts ``NAME=TOPIC,TOPIC`` (or ``NAME=`` and the steps as JSON)."""
     read = {}
     for name, written in notation.pairs(value).items():
-        steps = list(notation.words(written)) if isinstance(written, str) else written
         try:
+            steps = _steps(written) if isinstance(written, str) else written
             build(steps)
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from None
         read[notation.topic(name)] = steps
     return read
+
+
+def _steps(written: str) -> object:
+    """Read the topics of a line, which may be there twice, or steps as JSON."""
+    if not written.lstrip().startswith(("[", "{")):
+        return [topic.strip() for topic in written.split(",") if topic.strip()]
+    steps = notation.json_or_text(written)
+    if isinstance(steps, str):
+        raise ValueError(f"wanted TOPIC,TOPIC or steps as JSON, got {written!r:.80}, which is no valid JSON")
+    return steps
 
 
 NAMED = Written("NAME=TOPIC,TOPIC", named, notation.toml, many=True)
