@@ -102,7 +102,8 @@ def test_no_path_of_a_host_is_told(text: str, told: str) -> None:
 
 
 def test_what_the_client_itself_said_is_told_back_whole() -> None:
-    assert json.loads(of_error(BadRequest("no /a/b/c"), "r").body)["error"] == "no /a/b/c"
+    for error in (BadRequest("no /a/b/c"), UnknownTopic("'x' is a pipeline; ask POST /predict/x")):
+        assert json.loads(of_error(error, "r").body)["error"] == str(error)
 
 
 def test_a_text_has_an_end() -> None:

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from zbatch.errors import BadInput, BadRequest, BatchError, ZbatchError
+from zbatch.errors import BadInput, BadRequest, BatchError, UnknownTopic, ZbatchError
 
 JSON = "application/json"
 
@@ -123,7 +123,7 @@ def of_batch(error: BatchError, request_id: str) -> Answer:
 
 def text_of(error: ZbatchError) -> str:
     """Return what is told of an error: of a model's, not where on its host it happened."""
-    if isinstance(error, BadRequest) and not isinstance(error, BadInput):
+    if isinstance(error, BadRequest | UnknownTopic) and not isinstance(error, BadInput):
         return str(error)[:LONGEST_TEXT]  # it speaks of what came from the client
     return without_paths(str(error))
 
