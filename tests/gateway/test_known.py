@@ -106,7 +106,8 @@ def test_ready_waits_for_all_that_were_named_and_then_for_any() -> None:
 
 
 def with_pipelines(known: Known, now: float = 50.0, **ready: bool) -> Known:
-    pipelines = {name: {"stages": [], "ready": one} for name, one in ready.items()}
+    stages = [{"name": "read", "topic": "bert"}, {"name": "judge", "topic": "resnet"}]
+    pipelines = {name: {"stages": stages[: 2 - one], "ready": one} for name, one in ready.items()}
     known.learn(snapshot(bert=1) | {"pipelines": pipelines}, now)
     return known
 
@@ -125,7 +126,7 @@ def test_a_pipeline_with_a_stage_that_nobody_serves_is_an_outage() -> None:
     objection = made.objection("photos", 50.0)
 
     assert isinstance(objection, NoWorkers)
-    assert str(objection) == "a stage of pipeline 'photos' has no workers now"
+    assert str(objection) == "stage 'judge' of pipeline 'photos' has no workers now"
     assert not made.is_ready(50.0)
 
 

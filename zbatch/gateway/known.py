@@ -6,7 +6,7 @@ that has just begun may still be found by its workers, so there questions wait a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zbatch.errors import NoWorkers, UnknownTopic, ZbatchError
@@ -34,6 +34,8 @@ class Known:
         """The last snapshot's topics."""
         self._pipelines: Mapping[str, bool] = {}
         """The broker's pipelines, which are asked like topics: whether each stage has a worker."""
+        self._lacking: Mapping[str, str] = {}
+        """Of each pipeline the first stage that has none."""
         self._seen: set[str] = set()
         self._wanted = wanted
         self._learned: float | None = None
@@ -43,7 +45,9 @@ class Known:
     def learn(self, snapshot: Mapping[str, Any], now: float) -> None:
         """Take in what the broker says of itself."""
         self.topics = snapshot["topics"]
-        self._pipelines = {name: one["ready"] for name, one in snapshot.get("pipelines", {}).items()}
+        pipelines = snapshot.get("pipelines", {})
+        self._pipelines = {name: one["ready"] for name, one in pipelines.items()}
+        self._lacking = {name: self._first_idle(one["stages"]) for name, one in pipelines.items()}
         self._learned = now
         self._matures = now - snapshot["uptime_s"] + YOUNG
         self._seen.update(name for name, topic in self.topics.items() if topic["workers"] or topic["batches"])
@@ -60,6 +64,11 @@ class Known:
         found = self.topics.get(topic)
         return found is not None and bool(found["workers"])
 
+    def _first_idle(self, stages: Sequence[Mapping[str, str]]) -> str:
+        """Return the name of the first stage whose topic has no workers; empty: each has some."""
+        served = {name for name, topic in self.topics.items() if topic["workers"]}
+        return next((stage["name"] for stage in stages if stage["topic"] not in served), "")
+
     def objection(self, topic: str, now: float) -> ZbatchError | None:
         """Return what is to be said against a question for this topic; None: ask.
 
@@ -70,7 +79,7 @@ class Known:
         if self.has_workers(topic) or now < self._matures:
             return None
         if topic in self._pipelines:
-            return NoWorkers(f"a stage of pipeline {topic!r} has no workers now")
+            return NoWorkers(f"stage {self._lacking[topic]!r} of pipeline {topic!r} has no workers now")
         if topic in self._seen:
             return NoWorkers(f"topic {topic!r} has no workers now; it had before")
         served = sorted(name for name in {*self.topics, *self._pipelines} if self.has_workers(name))
