@@ -26,7 +26,7 @@ def told(work: Work, *families: Any) -> Report:
     """Return what is read of what was written."""
     slate = Slate.create()
     slate.write(report(work, families))
-    found = read(slate)
+    found = read(slate, Report)
     slate.close()
     return found
 
@@ -36,7 +36,7 @@ def told(work: Work, *families: Any) -> Report:
 
 def test_nothing_was_written_yet(slate: Slate) -> None:
     assert slate.read() == b""
-    assert read(slate) == Report()
+    assert read(slate, Report) == Report()
 
 
 def test_the_last_that_was_written_is_read(slate: Slate) -> None:
@@ -62,7 +62,7 @@ def test_what_is_being_written_is_not_read(slate: Slate) -> None:
 
 def test_what_was_tampered_with_is_nothing(slate: Slate) -> None:
     slate.write(b"\x93no")
-    assert read(slate) == Report()
+    assert read(slate, Report) == Report()
     place = model_metrics._PLACES[1]
     slate._map[place : place + 8] = b"\xff" * 8
     assert len(slate.read()) <= ROOM
@@ -157,7 +157,7 @@ def test_a_collector_that_raises_is_told_once_and_what_ran_is_shown(
         reporter.stop()
         REGISTRY.unregister(bad)
     assert [type(error) for error in failed] == [LookupError]
-    assert read(slate).items == 2
+    assert read(slate, Report).items == 2
 
 
 def test_what_the_model_keeps_is_reported_again_and_again(
@@ -185,5 +185,5 @@ def test_what_the_model_keeps_is_reported_again_and_again(
     finally:
         reporter.stop()
         REGISTRY.unregister(slow)
-    found = {one.name: one for one in read(slate).families}
+    found = {one.name: one for one in read(slate, Report).families}
     assert ("slow_sum", {}, 3.0) in found["slow"].samples

@@ -13,7 +13,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -27,6 +27,9 @@ ROOM = 256 << 10
 
 SAMPLES = 1_000
 """Samples of a model's own that one process shows."""
+
+Shown = TypeVar("Shown", bound=msgspec.Struct)
+"""What some process shows others; made of nothing it says nothing."""
 
 _HEAD = 8
 _LENGTH = struct.Struct("<Q")
@@ -201,12 +204,12 @@ def _family(family: Any) -> Family:
     return Family(str(family.name), str(family.type), str(family.documentation)[:1_000], samples)
 
 
-def read(slate: Slate) -> Report:
-    """Return what a model process has written last; one that was tampered with has written nothing."""
+def read(slate: Slate, kind: type[Shown]) -> Shown:
+    """Return what was written last; where that was nothing, or tampered with, what says nothing."""
     try:
-        return msgspec.msgpack.decode(slate.read(), type=Report)
+        return msgspec.msgpack.decode(slate.read(), type=kind)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        return Report()
+        return kind()
 
 
 class Reporter:

@@ -405,7 +405,7 @@ class WorkerSeries:
             sheet.put("zbatch_worker_snapshot_age_seconds", self._clock() - at)
             sheet.put("zbatch_worker_info", 1, VERSION, self._topic)
             sheet.put_each("zbatch_worker_broker_silence_seconds", figures.silences)
-            reports = {slot.name: read(self._slates[slot.name]) for slot in figures.slots}
+            reports = {slot.name: read(self._slates[slot.name], Report) for slot in figures.slots}
             own = self._write_slots(sheet, figures, reports)
             self._write_gpus(sheet)
             yield from sheet.families()

@@ -79,6 +79,12 @@ def test_one_that_has_said_nothing_yet_is_not_shown(shelves: tuple[Shelf, Shelf]
     assert {what[-2] for what in found if what[0] == "zbatch_gateway_requests_total"} == {"1"}
 
 
+def test_what_is_no_text_of_one_does_not_cost_the_page_of_the_others(shelves: tuple[Shelf, Shelf]) -> None:
+    shelves[0].slates[0].write(b"\x92\x01\x91\x93\xa2\xff\xff\xcc\xc8\x01")
+    found = samples(one(1, shelves[1]))
+    assert {what[-2] for what in found if what[0] == "zbatch_gateway_requests_total"} == {"1"}
+
+
 def test_one_that_is_gone_is_shown_as_it_was_but_not_its_process(shelves: tuple[Shelf, Shelf]) -> None:
     gone = GatewaySeries(figures(5), lambda: (0, False), shelves[0])
     pid = os.fork()

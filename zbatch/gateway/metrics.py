@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from msgspec import DecodeError, Struct, msgpack
+from msgspec import Struct, msgpack
 from prometheus_client import ProcessCollector
 from prometheus_client.core import Metric
 
 from zbatch.metrics import Histogram
-from zbatch.model_metrics import Shelf
+from zbatch.model_metrics import Shelf, read
 from zbatch.series import GATEWAY, OTHER, VERSION, Sheet
 
 
@@ -91,7 +91,7 @@ class GatewaySeries:
             yield "0", self._told()
             return
         for place, slate in enumerate(self._shelf.slates):
-            told = self._told() if place == self._shelf.own else _read(slate.read())
+            told = self._told() if place == self._shelf.own else read(slate, Told)
             if told.pid:
                 yield str(place), told
 
@@ -111,13 +111,6 @@ class GatewaySeries:
     def _measured(self, pid: int) -> Iterable[Metric]:
         self._pid = pid
         return self._process.collect()
-
-
-def _read(written: bytes) -> Told:
-    try:
-        return msgpack.decode(written, type=Told)
-    except DecodeError:
-        return Told()  # it has only just begun
 
 
 def _write(sheet: Sheet, process: str, told: Told) -> None:
