@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from zbatch.errors import NoWorkers, UnknownTopic
-from zbatch.gateway.known import Known
+from zbatch.gateway.known import REMEMBERED, Known
 
 
 def snapshot(uptime: float = 100.0, **workers: int) -> dict[str, Any]:
@@ -100,6 +100,26 @@ def test_ready_waits_for_all_that_were_named_and_then_for_any() -> None:
 
     made.learn(snapshot(bert=1, resnet=0), 52.0)
     assert made.is_ready(52.0)
+
+
+def test_of_topics_that_come_and_go_for_ever_the_latest_are_remembered() -> None:
+    made = known("first", first=1, still=1)
+    for now in range(51, 51 + 2 * REMEMBERED // 100):
+        made.learn(snapshot(still=1, **{f"t{now}_{number}": 1 for number in range(100)}), float(now))
+    made.learn(snapshot(), float(now))
+
+    assert len(made._seen) == REMEMBERED
+    assert isinstance(made.objection(f"t{now}_0", float(now)), NoWorkers)
+    assert isinstance(made.objection("still", float(now)), NoWorkers)
+    assert isinstance(made.objection("first", float(now)), UnknownTopic)
+
+
+def test_what_was_wanted_and_seen_stays_so_once_it_is_forgotten() -> None:
+    made = known("first", first=1)
+    made.learn(snapshot(**{f"t{number}": 1 for number in range(REMEMBERED)}), 51.0)
+
+    assert isinstance(made.objection("first", 51.0), UnknownTopic)
+    assert made.is_ready(51.0)
 
 
 # --- pipelines -----------------------------------------------------------------------------------

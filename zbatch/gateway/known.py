@@ -6,7 +6,7 @@ that has just begun may still be found by its workers, so there questions wait a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from zbatch.errors import NoWorkers, UnknownTopic, ZbatchError
@@ -19,6 +19,9 @@ STALE = 5.0
 
 NAMED = 8
 """Topics that an error names at most."""
+
+REMEMBERED = 10_000
+"""Topics of the past that are told from those that never were: names may come and go for ever."""
 
 
 class Known:
@@ -36,8 +39,10 @@ class Known:
         """The broker's pipelines, which are asked like topics: whether each stage has a worker."""
         self._lacking: Mapping[str, str] = {}
         """Of each pipeline the first stage that has none."""
-        self._seen: set[str] = set()
-        self._wanted = wanted
+        self._seen: dict[str, None] = {}
+        """What was served some time; who was last seen being so stands last."""
+        self._wanted = set(wanted)
+        """Of those that must be seen, who was not."""
         self._learned: float | None = None
         self._matures: float = 0.0
         """When the broker is no longer young."""
@@ -50,8 +55,16 @@ class Known:
         self._lacking = {name: self._first_idle(one["stages"]) for name, one in pipelines.items()}
         self._learned = now
         self._matures = now - snapshot["uptime_s"] + YOUNG
-        self._seen.update(name for name, topic in self.topics.items() if topic["workers"] or topic["batches"])
-        self._seen.update(name for name, ready in self._pipelines.items() if ready)
+        self._remember(name for name, topic in self.topics.items() if topic["workers"] or topic["batches"])
+        self._remember(name for name, ready in self._pipelines.items() if ready)
+
+    def _remember(self, served: Iterable[str]) -> None:
+        for name in served:
+            self._wanted.discard(name)
+            self._seen.pop(name, None)
+            self._seen[name] = None
+        while len(self._seen) > REMEMBERED:
+            del self._seen[next(iter(self._seen))]
 
     def silence(self, now: float, since: float) -> float:
         """Return for how long no broker has said anything, to who has listened since then."""
@@ -91,4 +104,4 @@ class Known:
         """Return whether a broker answers, a topic has workers, and all that are wanted had some."""
         if self._learned is None or now - self._learned > STALE:
             return False
-        return any(map(self.has_workers, self.topics)) and self._seen.issuperset(self._wanted)
+        return any(map(self.has_workers, self.topics)) and not self._wanted
