@@ -129,6 +129,20 @@ def test_an_item_is_refused_with_the_path_of_the_fault(item: Any, said: str | No
     assert fault(told(Photo)["item"], item) == said
 
 
+@pytest.mark.parametrize(
+    ("kind", "item", "said"),
+    [
+        (dict[str, int], {"1": "x"}, "$.1: expected int, got str"),
+        (dict[str, int], {"01": None}, "$.1: expected int, got null"),
+        (dict[str, dict[str, int]], {"a": {"7": 0.5}}, "$.a.7: expected int, got float"),
+        (dict[str, list[int]], {"01": [1, "x"]}, "$.1[1]: expected int, got str"),
+        (list[dict[str, int]], [{}, {"1": {}}], "$[1].1: expected int, got dict"),
+    ],
+)
+def test_a_key_that_looks_like_a_number_is_no_place_in_a_list(kind: Any, item: Any, said: str) -> None:
+    assert fault(told(kind)["item"], item) == said
+
+
 def test_several_types_are_all_named() -> None:
     assert fault({"type": ["integer", "null"]}, "x") == "$: expected null or int, got str"
 
@@ -281,7 +295,7 @@ VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 2**70) | st.floats() | st.sampled_from(["", "a", "1"]),
     lambda inner: (
         st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["size", "tags", "note", "label", "fullName"]), inner)
+        | st.dictionaries(st.sampled_from(["size", "tags", "note", "label", "fullName", "1"]), inner)
     ),
     max_leaves=8,
 )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 import msgspec
@@ -205,11 +205,22 @@ def _refuse(uri: str) -> NoReturn:
 
 
 def _explained(error: Any, value: Any) -> str:
-    path = list(error.instance_path)
-    place = "$" + "".join(f"[{one}]" if isinstance(one, int) else f".{one}" for one in path)
+    place = _place(error.instance_path, value)
     if error.kind.name != "type":
         return placed(place, error.message)
-    for one in path:
-        value = value[one]
+    value = error.instance
     wanted = " or ".join(PYTHON.get(one, one) for one in error.kind.types)
     return placed(place, f"expected {wanted}, got {'null' if value is None else type(value).__name__}")
+
+
+def _place(path: Sequence[str | int], value: Any) -> str:
+    """Return a path as the worker would write it; a key that looks like a number stands in it as one."""
+    place = "$"
+    for one in path:
+        is_index = isinstance(one, int) and type(value) is not dict
+        place += f"[{one}]" if is_index else f".{one}"
+        if type(value) is dict:
+            value = value.get(str(one))
+        elif type(value) in _CONTAINERS:
+            value = value[one]
+    return place
