@@ -6,7 +6,8 @@ import dataclasses
 import math
 import threading
 from collections.abc import Sequence
-from typing import Any
+from decimal import Decimal
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
@@ -41,6 +42,35 @@ class Odd(pydantic.BaseModel):
     data: np.ndarray[Any, Any]
 
 
+class Order(pydantic.BaseModel):
+    size: int = pydantic.Field(ge=0, le=9)
+    tags: set[str] = pydantic.Field(default=set(), max_length=1)
+    note: Annotated[str, pydantic.StringConstraints(strip_whitespace=True, max_length=1)] | None = None
+
+
+class Named(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(populate_by_name=True)
+    name: str = pydantic.Field(alias="fullName")
+
+
+class Choosy(pydantic.BaseModel):
+    size: int = pydantic.Field(validation_alias=pydantic.AliasChoices("size", "length"))
+
+
+class Counted(pydantic.BaseModel):
+    size: int
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def of_a_text(cls, value: Any) -> Any:
+        return {"size": len(value)} if isinstance(value, str) else value
+
+
+class Price(msgspec.Struct):
+    size: Decimal
+    tags: set[int] = set()
+
+
 @dataclasses.dataclass
 class Answer:
     label: str
@@ -70,7 +100,7 @@ def test_item_and_output_are_told_each_as_a_schema_of_its_own() -> None:
 def test_a_model_of_pydantic_is_told_in_its_own_words() -> None:
     schema: dict[str, Any] = {"properties": {"fullName": {"title": "Fullname", "type": "string"}}}
     schema |= {"required": ["fullName"], "title": "Person", "type": "object"}
-    assert told(Person, Person) == {"item": schema, "output": schema}
+    assert told(Person, Person) == {"item": schema, "output": schema, "takes": "values"}
 
 
 def test_what_has_no_form_in_json_is_anything() -> None:
@@ -141,6 +171,43 @@ def test_an_item_is_refused_with_the_path_of_the_fault(item: Any, said: str | No
 )
 def test_a_key_that_looks_like_a_number_is_no_place_in_a_list(kind: Any, item: Any, said: str) -> None:
     assert fault(told(kind)["item"], item) == said
+
+
+@pytest.mark.parametrize(
+    ("item", "said"),
+    [
+        ({"size": "7", "tags": ["a", "a"], "note": " a "}, None),
+        ({"size": 7.0, "note": None}, None),
+        ({}, '$: "size" is a required property'),
+        ({"size": [7]}, "$.size: expected int, got list"),
+        ({"size": None}, "$.size: expected int, got null"),
+        ({"size": 10}, "$.size: it is greater than the maximum of 9"),
+        ({"size": 7, "tags": "a"}, "$.tags: expected list, got str"),
+        ("7", "$: expected object, got str"),
+    ],
+)
+def test_what_pydantic_would_convert_is_left_to_it_and_what_it_never_would_is_refused(
+    item: Any, said: str | None
+) -> None:
+    judge = judge_of(told(Order))
+    assert judge is not None
+    if said is None:
+        judge(item)
+        return
+    with pytest.raises(BadInput) as refused:
+        judge(item)
+    assert str(refused.value) == said
+
+
+@pytest.mark.parametrize("kind", [Named, Choosy, Counted, list[Counted]])
+def test_a_model_of_pydantic_that_takes_more_than_its_schema_says_judges_alone(kind: Any) -> None:
+    assert told(kind)["takes"] == "anything"
+    assert judge_of(told(kind)) is None
+
+
+@pytest.mark.parametrize("takes", ["more", None, [], 1])
+def test_a_word_that_nobody_knows_leaves_the_judgement_to_the_worker(takes: Any) -> None:
+    assert judge_of({"item": {"type": "integer"}, "takes": takes}) is None
 
 
 def test_several_types_are_all_named() -> None:
@@ -303,10 +370,22 @@ VALUES = st.recursive(
 
 @given(
     st.sampled_from(
-        [Photo, Person, Answer, list[tuple[int, str]], dict[str, float], int | None, list[Photo]]
+        [
+            Photo,
+            Person,
+            Order,
+            Price,
+            Answer,
+            list[tuple[int, str]],
+            dict[str, float],
+            int | None,
+            list[Photo],
+        ]
     ),
     VALUES,
 )
+@example(Order, {"size": "1"})
+@example(Price, {"size": 1.5, "tags": [1, 1]})
 @example(dict[str, float], {"size": math.nan})
 @example(list[tuple[int, str]], [[math.inf, 1]])
 def test_what_is_refused_before_it_is_queued_would_be_refused_by_the_worker(kind: Any, item: Any) -> None:

@@ -59,6 +59,13 @@ WORDED = (Enum, UUID, Decimal, set, frozenset)
 
 ATOMS = frozenset((str, int, float, bool, type(None), *CARRIED))
 
+VALUES, ANYTHING = "values", "anything"
+"""Pydantic makes the number of the text "1".  Where a model has code of its own that looks first, or names by
+which its schema does not call a field, nothing can be said of what it takes."""
+
+OWN_CODE = frozenset(("function-before", "function-wrap", "function-plain", "call", "arguments"))
+"""What pydantic's core calls code that sees a value before it is judged."""
+
 Encode = Callable[[Any], tuple[Any, Sequence[Any]]]
 
 
@@ -71,6 +78,8 @@ class Kind(NamedTuple):
     explain: Callable[[BaseException], str]
     describe: Callable[[str], Any]
     """Return its JSON Schema for ``"validation"`` (what may come) or ``"serialization"`` (what leaves)."""
+    takes: str = ""
+    """What else may come than its schema says, see :data:`VALUES` and :data:`ANYTHING`; empty: nothing."""
 
     def __str__(self) -> str:
         if isinstance(self.annotation, type) and not typing.get_args(self.annotation):
@@ -289,7 +298,26 @@ def _of_pydantic(annotation: Any, pydantic: Any) -> Kind:
         adapter.validate_python,
         lambda error: _explain_pydantic(error, pydantic),
         lambda mode: adapter.json_schema(mode=mode),
+        ANYTHING if _looks_first(adapter.core_schema) else VALUES,
     )
+
+
+def _looks_first(schema: Any) -> bool:
+    """Return whether more may fit than a model's schema says, but for what is converted."""
+    level = [schema]
+    seen: set[int] = set()
+    while level:
+        one = level.pop()
+        if id(one) in seen:
+            continue
+        seen.add(id(one))
+        if isinstance(one, dict):
+            by_names = one.get("populate_by_name") or one.get("validate_by_name")
+            if one.get("type") in OWN_CODE or by_names or isinstance(one.get("validation_alias"), list):
+                return True
+        if isinstance(one, dict | list | tuple):
+            level += one.values() if isinstance(one, dict) else one
+    return False
 
 
 def _explain_pydantic(error: BaseException, pydantic: Any) -> str:

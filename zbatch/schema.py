@@ -2,7 +2,8 @@
 
 A worker tells its broker ``{"item": ..., "output": ...}`` with the model's facts, as JSON.  Each of the two
 is a JSON Schema of its own, with its own ``$defs``; one that was not declared, or has no form in JSON, is
-left out.  A gateway makes a :data:`Judge` of the first, so that a bad body is refused before it is queued.
+left out.  Where more may come than the item's says, ``"takes"`` says what (``declared.py``).  A gateway
+makes a :data:`Judge` of the first, so that a bad body is refused before it is queued.
 What JSON cannot say of a type, the worker judges (``declared.py``).
 """
 
@@ -15,7 +16,7 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from zbatch.declared import Declared, placed
+from zbatch.declared import VALUES, Declared, placed
 from zbatch.errors import BadInput
 from zbatch.payload import DEPTH
 
@@ -41,6 +42,14 @@ REBASED = frozenset(
 )
 """With these a reference means something else than its path; neither msgspec nor pydantic writes them."""
 
+SCALARS = frozenset(("boolean", "integer", "number", "string"))
+"""Each may be made of another; nothing is made of null, a list or an object, nor these of a scalar."""
+
+SURE = frozenset(("required", "additionalProperties", "minimum", "maximum"))
+SURE |= {"exclusiveMinimum", "exclusiveMaximum"}
+"""Other faults than those of types that no conversion mends.  A text may be stripped before it is judged, a
+number be the text of another, and of several types one may be made."""
+
 Judge = Callable[[Any], None]
 """Raises :class:`BadInput` with the path of the fault for an item that is not of the declared type."""
 
@@ -51,7 +60,7 @@ PYTHON |= {"object": "object", "string": "str"}
 
 def schema_of(declared: Declared) -> bytes:
     """Return what a worker tells of these types; empty where there is nothing to tell."""
-    told = {}
+    told: dict[str, Any] = {}
     for what, kind, mode in (
         ("item", declared.item, "validation"),
         ("output", declared.output, "serialization"),
@@ -61,6 +70,8 @@ def schema_of(declared: Declared) -> bytes:
                 told[what] = msgspec.Raw(msgspec.json.encode(kind.describe(mode)))
             except (TypeError, ValueError, RuntimeError, NameError):
                 continue  # it has no form in JSON; pydantic's word for that is a RuntimeError
+            if what == "item" and kind.takes:
+                told["takes"] = kind.takes
     return msgspec.json.encode(told) if told else b""
 
 
@@ -72,12 +83,13 @@ def judge_of(schema: Any) -> Judge | None:
     could take longer than its size says (:class:`_Shape`) is not used.
     """
     item = schema.get("item") if isinstance(schema, dict) else None
-    if item is None or not _Shape(item).is_tame():
+    takes = schema.get("takes", "") if isinstance(schema, dict) else ""
+    if item is None or takes not in ("", VALUES) or not _Shape(item).is_tame():
         return None
     library: Any = importlib.import_module("jsonschema_rs")
     try:
         validator = library.validator_for(
-            item, retriever=_refuse, pattern_options=library.RegexOptions(), mask="it"
+            _loosened(item), retriever=_refuse, pattern_options=library.RegexOptions(), mask="it"
         )
     except (ValueError, library.ReferencingError):
         return None
@@ -88,6 +100,9 @@ def judge_of(schema: Any) -> Judge | None:
         try:
             validator.validate(value)
         except library.ValidationError as error:
+            # Only the first fault is looked at: to find them all may take a thousand times as long.
+            if takes and not _is_sure(error):
+                return
             if _holds_no_number(value):
                 return  # NaN and infinity, which were taken for null: JSON does not know them either
             raise BadInput(_explained(error, value)) from None
@@ -95,6 +110,29 @@ def judge_of(schema: Any) -> Judge | None:
             pass  # it holds what JSON does not know, such as bytes: that is the worker's to judge
 
     return judge
+
+
+def _loosened(schema: Any) -> Any:
+    """Return a schema without what msgspec and pydantic write but do not ask for.
+
+    A set may come with an element twice, a decimal as a number.
+    """
+    if type(schema) is list:
+        return [_loosened(one) for one in schema]
+    if type(schema) is not dict:
+        return schema
+    left = {name: _loosened(one) for name, one in schema.items() if (name, one) != ("uniqueItems", True)}
+    if left.get("format") == "decimal" and left.get("type") == "string":
+        left["type"] = ["string", "number"]
+    return left
+
+
+def _is_sure(error: Any) -> bool:
+    """Return whether a fault stays one where values are converted before they are judged."""
+    if error.kind.name != "type":
+        return error.kind.name in SURE
+    found = error.instance
+    return found is None or type(found) in _CONTAINERS or SCALARS.isdisjoint(error.kind.types)
 
 
 class _Shape:
