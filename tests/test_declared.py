@@ -277,6 +277,8 @@ FRACTION = "$.captain.age: input should be a valid integer, got a number with a 
         (Album, {"photos": [{"size": 1}, {"size": None}]}, "$.photos[1].size: expected int, got null"),
         (Tags, {"tags": ["a", 7]}, "$.tags[1]: expected str, got int"),
         (str, 7, "$: expected str, got int"),
+        (dict[str, int], {7: 7}, "key in $: expected str, got int"),
+        (list[dict[int, int]], [{"x": 7}], "key in $[0]: expected int, got str"),
         (list[float], np.array(["a"]), "$: expected array, got numpy.ndarray"),
         (Pixels, {"data": [1, 2]}, "$.data: expected ndarray, got list"),
         (Person, {"name": "Ada", "age": -1}, "$.age: input should be greater than or equal to 0"),

@@ -265,7 +265,7 @@ def _explain(error: BaseException) -> str:
     text, _, place = text_of(error).rpartition(" - at `")
     if not text:
         text, place = place, "$"
-    return placed(place.rstrip("`"), text.replace("`", ""))
+    return placed(place.replace("`", ""), text.replace("`", ""))  # "key` in `$.names`" is a place, too
 
 
 def placed(place: str, text: str) -> str:
