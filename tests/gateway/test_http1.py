@@ -311,12 +311,49 @@ def test_an_application_that_does_not_answer_ends_the_connection() -> None:
     at_a_site(test, fails)
 
 
-def test_another_protocol_that_is_offered_is_not_taken() -> None:
+OFFER = "connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQ\r\n"
+"""As Java's client and curl --http2 send it with their first request."""
+
+
+@pytest.mark.parametrize(
+    ("framing", "answer"),
+    [
+        ("\r\n", b"/it "),
+        ("content-length: 5\r\n\r\nhello", b"/it hello"),
+        ("transfer-encoding: chunked\r\n\r\n2\r\nhe\r\n3\r\nllo\r\n0\r\nx-late: 1\r\n\r\n", b"/it hello"),
+    ],
+)
+def test_who_offers_another_protocol_is_answered_in_this_one(framing: str, answer: bytes) -> None:
+    offers = f"POST /it HTTP/1.1\r\nhost: x\r\n{OFFER}{framing}".encode()
+    last = post("/last", b"end", "connection: close")
+
+    async def at_once(site: Site) -> None:
+        told = await site.asks(offers * 3 + last)
+        assert told.count(b"HTTP/1.1 200 ") == 4
+        assert told.count(answer) == 3
+        assert told.endswith(b"/last end")
+
+    async def byte_by_byte(site: Site) -> None:
+        reader, writer = await site.connect()
+        for one in offers + last:
+            writer.write(bytes([one]))
+            await writer.drain()
+            await asyncio.sleep(0)
+        told = await reader.read()
+        assert told.count(b"HTTP/1.1 200 ") == 2
+        assert told.count(answer) == 1
+        assert told.endswith(b"/last end")
+
+    at_a_site(at_once)
+    at_a_site(byte_by_byte)
+
+
+def test_what_follows_an_offer_in_another_protocol_ends_the_connection() -> None:
     async def test(site: Site) -> None:
-        told = await site.asks(
-            b"GET /it HTTP/1.1\r\nhost: x\r\nconnection: upgrade\r\nupgrade: h2c\r\n\r\nPRI"
-        )
+        preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+        told = await site.asks(f"GET /it HTTP/1.1\r\nhost: x\r\n{OFFER}\r\n{preface}".encode())
         assert told.startswith(b"HTTP/1.1 200 ")
+        assert told.endswith(b"/it ")
 
     at_a_site(test)
 
@@ -497,6 +534,17 @@ def test_a_head_that_does_not_come_is_refused_and_an_idle_connection_is_not() ->
     at_a_site(test, head_timeout=0.1)
 
 
+def test_a_coding_of_a_body_that_is_not_read_here_is_told() -> None:
+    async def test(site: Site) -> None:
+        told = await site.asks(
+            b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: gzip, chunked\r\n\r\n0\r\n\r\n"
+        )
+        assert told.startswith(b"HTTP/1.1 415 ")
+        assert b"wanted chunked or none" in told
+
+    at_a_site(test)
+
+
 @pytest.mark.parametrize(
     "sent",
     [
@@ -508,6 +556,8 @@ def test_a_head_that_does_not_come_is_refused_and_an_idle_connection_is_not() ->
         b"POST / HTTP/1.1\r\nhost : x\r\n\r\n",
         b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\nnot hex\r\n",
         b"GET http:// HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"GET / HTTP/1.1\r\nhost: x\r\nHost: y\r\n\r\n",
     ],
 )
 def test_what_is_not_http_is_refused(sent: bytes) -> None:

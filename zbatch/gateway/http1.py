@@ -23,7 +23,7 @@ import httptools
 
 from zbatch.errors import BadRequest, ZbatchError
 from zbatch.gateway import answers
-from zbatch.gateway.answers import Answer, HeadTooLarge, SlowBody
+from zbatch.gateway.answers import Answer, HeadTooLarge, SlowBody, UnsupportedMedia
 
 SWEEP = 0.25
 """Seconds between two looks for heads that do not come."""
@@ -263,6 +263,8 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._is_closing = False
         """Nothing more is read: what comes is dropped."""
+        self._is_declining = False
+        """The parser takes what comes for another protocol, which is not spoken here."""
 
     # --- what the transport calls --------------------------------------------------------------------
 
@@ -299,11 +301,7 @@ class Connection(asyncio.Protocol):
             return
         was_in_head = self._in_head
         try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # Another protocol is offered and not wanted: what was asked is answered, nothing more is read.
-            self._is_closing = True
-            self._queue[-1].keeps_alive = False
+            self._feed(data)
         except httptools.HttpParserCallbackError as error:
             self._refuse(error.__context__ if isinstance(error.__context__, ZbatchError) else error)
         except httptools.HttpParserError as error:
@@ -319,6 +317,30 @@ class Connection(asyncio.Protocol):
                 self._is_paused = True
                 self._transport.pause_reading()
         self._begin_next()
+
+    def _feed(self, data: bytes) -> None:
+        while True:
+            try:
+                self._parser.feed_data(data)
+            except httptools.HttpParserUpgrade as offer:
+                data = self._declined(data[offer.args[0] :])
+            else:
+                return
+
+    def _declined(self, rest: bytes) -> bytes:
+        """Return what came behind a head that offers another protocol, to be read as if none were offered.
+
+        A client that offers one goes on in HTTP/1.1 when it is answered in that.  The parser has stopped
+        reading, at the body; another one is told by a head of ours how long that is.
+        """
+        assert self._coming is not None
+        told = self._coming.head.headers
+        framing = [
+            f"{name}: {told[name]}" for name in ("content-length", "transfer-encoding") if name in told
+        ]
+        self._is_declining = False
+        self._parser = httptools.HttpRequestParser(_Behind(self))
+        return "\r\n".join(["POST / HTTP/1.1", *framing, "", ""]).encode("latin-1") + rest
 
     # --- what the parser calls -------------------------------------------------------------------------
 
@@ -346,17 +368,28 @@ class Connection(asyncio.Protocol):
             return  # behind a body in chunks: what a proxy looked for in the head must not come in here
         key = _small(name) if len(name) < SHORT else name.decode("latin-1").lower()
         headers, text = self._headers, value.decode("latin-1")
-        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+        if key in headers:
+            if key == "host":
+                raise BadRequest("the request has two Host headers; send one")
+            text = f"{headers[key]}, {text}"
+        headers[key] = text
 
     def on_headers_complete(self) -> None:
         """Have a request answered; its body may still be coming."""
-        self._in_head = False
         parser, headers = self._parser, self._headers
         path, query = known_url(self._url) if len(self._url) < SHORT else split_url(self._url)
+        if "host" not in headers and parser.get_http_version() == "1.1":
+            raise BadRequest("the request has no Host header, which HTTP/1.1 wants")
+        if headers.get("transfer-encoding", "chunked").lower() != "chunked":
+            coding = headers["transfer-encoding"][:100]
+            raise UnsupportedMedia(f"transfer-encoding is {coding!r}, wanted chunked or none")
+        self._in_head = False
         head = Head(_text(parser.get_method()), path, query, headers)
         exchange = self._coming = Exchange(self, head)
         if "expect" in headers:
             exchange.expects = headers["expect"].lower() == "100-continue"
+        if "upgrade" in headers or head.method == "CONNECT":
+            self._is_declining = parser.should_upgrade()
         exchange.keeps_alive = parser.should_keep_alive()
         self._queue.append(exchange)
 
@@ -367,6 +400,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """End a request."""
+        if self._is_declining:
+            return  # it has not: its body is still to be read
         exchange, self._coming = self._coming, None
         assert exchange is not None
         exchange.ended()
@@ -549,6 +584,35 @@ class Connection(asyncio.Protocol):
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self.loop.call_later(LINGER, self._transport.close)
+
+
+class _Behind:
+    """Hears what a parser reads behind a head that was read before: a body first, then requests as ever."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._is_over = False
+        self.on_body = connection.on_body
+
+    def on_message_begin(self) -> None:
+        if self._is_over:
+            self._connection.on_message_begin()
+
+    def on_url(self, url: bytes) -> None:
+        if self._is_over:
+            self._connection.on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._is_over:
+            self._connection.on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        if self._is_over:
+            self._connection.on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._is_over = True
+        self._connection.on_message_complete()
 
 
 SHORT = 256
