@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from tests.models_of_bytes import buffers_of
+from tests.models_of_bytes import buffers_of, root_of
 from tests.simulator.network import Dealer, Parcel, Router
 from tests.simulator.processes import Process
 from tests.simulator.world import World
@@ -127,6 +127,7 @@ class Caller(Process):
             call = Call()
             call.deadline = self.now() + timeout
             call.buffers = [buffers_of(item) for item in part] if rich else None
+            self._name(call, part)
             if together:
                 call.mark = (topic, key, priority, call)
                 call.items, call.outputs, call.left = part, [None] * len(part), len(part)
@@ -148,6 +149,7 @@ class Caller(Process):
         call.deadline = self.now() + timeout
         call.items, call.outputs, call.left = [item], [None], 1
         call.buffers = [buffers_of(item)] if rich else None
+        self._name(call, [item])
         call.inflow = Inflow(timeout)
         call.mark = (topic, "", 0, call)
         asked = Asked(self, call, [item], rich, self.world.now, call.deadline, self.lag)
@@ -156,6 +158,12 @@ class Caller(Process):
         self._calls[call] = asked
         self.core.submit(call)
         self.soon()
+
+    def _name(self, call: Call, items: list[bytes]) -> None:
+        """Give two of three calls a request id, which their items must have wherever they run."""
+        if sum(items[0]) % 3:
+            call.name = f"id of {items[0].decode()}"
+        self.world.named.update((root_of(item), call.name) for item in items)
 
     def _came(self, came: Came) -> None:
         asked, inflow = self._calls[came.call], came.call.inflow

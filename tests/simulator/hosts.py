@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.models_of_bytes import Made, made, opened
+from tests.models_of_bytes import Made, made, opened, root_of
 from tests.simulator.callers import parts_of
 from tests.simulator.network import Dealer, Parcel, Router
 from tests.simulator.processes import Process
@@ -139,6 +139,7 @@ class Model(Process):
         topic = self.host.farm.offer.topic
         self.host.ran.update((job.epoch, topic, item) for item in items)
         assert all(topic.encode() in item for item in items), f"a model of {topic!r} got {items}"
+        self._look_at_names(job, items)
         note = self.note
         if note.epoch != job.epoch:
             if note.begun:
@@ -204,6 +205,12 @@ class Model(Process):
         self.note.lease_until = self.world.now + job.lease
         self._perform(self.core.put(job, parts, ended))
         self.world.after(pause, lambda: self._step(job, step + 1))
+
+    def _look_at_names(self, job: Job, items: list[bytes]) -> None:
+        """Each item has the request id of the call that it came with, in whatever stage and company."""
+        names = list(job.names_at_work()) or [""] * len(items)
+        wanted = [self.world.named[root_of(item)] for item in items]
+        assert names == wanted, f"{items} have the request ids {names}, wanted {wanted}"
 
     def _crash(self, job: Job) -> None:
         if self._job is job and self.alive:

@@ -18,6 +18,8 @@ class World:
         self.now = 0.0
         self.random = Random(seed)
         self.story: list[str] = []
+        self.named: dict[bytes, str] = {}
+        """The request id that each item was asked for under, empty where it has none."""
         self._tells = tells
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = count()
