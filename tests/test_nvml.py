@@ -70,14 +70,20 @@ def test_a_gpu_that_several_slots_share_is_told_once() -> None:
     assert len(figures("0", "0")) == 1
 
 
-def test_without_the_library_nothing_is_told_and_it_is_sought_once() -> None:
-    sought: list[int] = []
+def test_a_library_that_is_not_there_is_sought_again_a_minute_later() -> None:
+    now, sought, there = [5.0], [], [None, Library()]
 
-    def find() -> None:
-        sought.append(1)
+    def find() -> Any:
+        sought.append(now[0])
+        return there.pop(0)
 
-    gpus = Gpus(["0"], find)
-    assert (list(gpus.read()), list(gpus.read()), sought) == ([], [], [1])
+    gpus = Gpus(["0"], find, clock=lambda: now[0])
+    seen: dict[float, list[GpuFigures]] = {}
+    for now[0] in (5.0, 6.0, 64.9, 65.0, 200.0):
+        seen[now[0]] = list(gpus.read())
+
+    assert {at for at, told in seen.items() if told} == {65.0, 200.0}
+    assert sought == [5.0, 65.0]
 
 
 def test_without_gpus_the_library_is_not_sought() -> None:

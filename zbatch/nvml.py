@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
+
+AGAIN = 60.0
+"""Seconds until the library is sought again where it was not there: a driver may be loaded later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,18 +28,25 @@ class GpuFigures:
 class Gpus:
     """Some of the GPUs of this host."""
 
-    def __init__(self, names: Iterable[str], find: Callable[[], Any] | None = None) -> None:
+    def __init__(
+        self,
+        names: Iterable[str],
+        find: Callable[[], Any] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._names = sorted(set(names))
         self._find = find or load
+        self._clock = clock
         self._library: Any = None
-        self._sought = False
+        self._seek_at = -math.inf
+        """When the library is sought next, while it is not there."""
 
     def read(self) -> Iterator[GpuFigures]:
-        """Return how each is; nothing, where it cannot be asked.  The library is loaded at the first time."""
+        """Return how each is; nothing, where it cannot be asked.  The library is loaded here, if at all."""
         if not self._names:
             return
-        if not self._sought:
-            self._sought = True
+        if self._library is None and (now := self._clock()) >= self._seek_at:
+            self._seek_at = now + AGAIN
             self._library = self._find()
         if self._library is None:
             return
