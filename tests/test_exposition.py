@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import GaugeMetricFamily
 
 from zbatch import exposition
 from zbatch.errors import ConfigError
-from zbatch.exposition import Exposition
+from zbatch.exposition import FORMS, Exposition, Pages, page
 from zbatch.journal import Journal
 
 Serve = Callable[..., int]
@@ -100,6 +101,55 @@ def test_openmetrics_is_spoken_with_those_who_ask_for_it(serve: Serve) -> None:
     _, headers, body = get(serve(answers()), Accept="application/openmetrics-text;version=1.0.0")
     assert headers["Content-Type"].startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/openmetrics-text"])
+@pytest.mark.parametrize("version", ["new", "1.x", "9" * 5_000])
+def test_a_version_that_is_none_gets_the_plainest_page(kind: str, version: str) -> None:
+    assert page(answers(), f"{kind};version={version}") == page(answers())
+
+
+class Counting:
+    """A source that says how often it was asked."""
+
+    def __init__(self) -> None:
+        self.times = 0
+
+    def collect(self) -> Any:
+        self.times += 1
+        yield GaugeMetricFamily("times", "Times.", self.times)
+
+
+def test_pages_are_kept_for_a_second_each_in_its_form() -> None:
+    now, source = [5.0], Counting()
+    pages = Pages(source, lambda: now[0])
+    seen: list[tuple[float, str, int]] = []
+    for now[0] in (5.0, 5.99, 6.0):
+        for encoding in ("", "gzip"):
+            _, body = pages.page("", encoding)
+            text = gzip.decompress(body) if encoding else body
+            seen.append((now[0], encoding, int(float(text.split()[-1]))))
+
+    assert seen == [
+        (5.0, "", 1),
+        (5.0, "gzip", 2),
+        (5.99, "", 1),
+        (5.99, "gzip", 2),
+        (6.0, "", 3),
+        (6.0, "gzip", 4),
+    ]
+
+
+def test_who_asks_for_ever_other_forms_gets_the_plainest_one() -> None:
+    now, source = [5.0], Counting()
+    pages = Pages(source, lambda: now[0])
+    asked = [f"application/openmetrics-text;version=1.0.{number}" for number in range(1_000)]
+    kinds = {dict(pages.page(accept).headers)["Content-Type"].partition(";")[0] for accept in asked}
+
+    assert kinds == {"application/openmetrics-text", "text/plain"}
+    assert source.times == FORMS + 1
+    now[0] = 6.0
+    assert b"# EOF" in pages.page(asked[-1]).body
 
 
 def test_any_other_path_says_where_the_metrics_are(serve: Serve) -> None:

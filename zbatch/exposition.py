@@ -12,7 +12,8 @@ import socket
 import socketserver
 import sys
 import threading
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler
 from typing import Any, NamedTuple, Protocol
@@ -32,6 +33,13 @@ SWITCH = 0.000_5
 late by so much whenever a page is made."""
 
 
+MOMENT = 1.0
+"""Seconds that a page is kept, where that is done: what counts in seconds is no older for it."""
+
+FORMS = 8
+"""Forms of a page that are kept at a time: more than scrapers have, fewer than an Accept header can name."""
+
+
 class Source(Protocol):
     """What has metrics: a collector, or a registry of them, of prometheus-client."""
 
@@ -48,10 +56,62 @@ class Page(NamedTuple):
 
 def page(source: Source, accept: str = "", accept_encoding: str = "") -> Page:
     """Return the metrics in the format that the headers Accept and Accept-Encoding ask for."""
-    encode, content_type = prometheus.choose_encoder(accept)
-    body = encode(source)
-    headers = [("Content-Type", content_type), ("Vary", "Accept, Accept-Encoding")]
-    if prometheus.gzip_accepted(accept_encoding):
+    return _made(source, _form(accept, accept_encoding))
+
+
+class Pages:
+    """The pages of one source, each kept for a moment: who scrapes without end costs a page a moment.
+
+    Args:
+        source: What has metrics.
+        clock: Seconds.
+
+    """
+
+    def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:
+        self._source = source
+        self._clock = clock
+        self._kept: dict[tuple[str, bool], tuple[Page, float]] = {}
+
+    def page(self, accept: str = "", accept_encoding: str = "") -> Page:
+        """Return a page as :func:`page` does, at most :data:`MOMENT` old."""
+        now = self._clock()
+        form = _form(accept, accept_encoding)
+        if form.key not in self._kept and len(self._kept) >= FORMS:
+            self._kept = {key: one for key, one in self._kept.items() if now - one[1] < MOMENT}
+            if len(self._kept) >= FORMS:
+                form = _form("", "")  # every scraper reads it, and it may be there already
+        kept = self._kept.get(form.key)
+        if kept is None or now - kept[1] >= MOMENT:
+            kept = self._kept[form.key] = (_made(self._source, form), now)
+        return kept[0]
+
+
+class _Form(NamedTuple):
+    """How a page is written."""
+
+    encode: Callable[[Any], bytes]
+    content_type: str
+    is_packed: bool
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        """What tells it from others."""
+        return self.content_type, self.is_packed
+
+
+def _form(accept: str, accept_encoding: str) -> _Form:
+    is_packed = prometheus.gzip_accepted(accept_encoding)
+    try:
+        return _Form(*prometheus.choose_encoder(accept), is_packed)
+    except (TypeError, ValueError):  # it names a version that is none
+        return _Form(*prometheus.choose_encoder(""), is_packed)
+
+
+def _made(source: Source, form: _Form) -> Page:
+    body = form.encode(source)
+    headers = [("Content-Type", form.content_type), ("Vary", "Accept, Accept-Encoding")]
+    if form.is_packed:
         # The quick level: the page goes to the next rack at most, and is ten times smaller anyway.
         body = gzip.compress(body, 1)
         headers.append(("Content-Encoding", "gzip"))

@@ -20,7 +20,7 @@ import msgspec
 from zbatch.aio import AsyncCall, AsyncZClient
 from zbatch.config import version
 from zbatch.errors import BadInput, BadRequest, BatchError, ConfigError, TooLarge, ZbatchError
-from zbatch.exposition import page
+from zbatch.exposition import Pages
 from zbatch.gateway import answers, bodies, compression, events, heads, openapi, pages, routes, streams
 from zbatch.gateway.answers import Answer, NotAcceptable, SlowBody, UnsupportedMedia
 from zbatch.gateway.apikeys import ApiKeys, Holder
@@ -190,6 +190,7 @@ class App:
         """Not ready any more; what comes is answered, and its connection closed."""
         self.figures = Figures()
         self._series = GatewaySeries(self.figures, lambda: (self.in_flight, self._is_ready()), shelf)
+        self._metrics_pages = Pages(self._series, clock)
         self._judges = Judges()
         self._calls: Mapping[str, Callable[[routes.Route, Scope, Visit], Awaitable[Answer | Sent]]] = {
             "predict": self._predict,
@@ -437,7 +438,7 @@ class App:
     async def _metrics(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
         self._holder(scope)
         headers = scope.headers
-        made = page(self._series, headers.get("accept") or "", headers.get("accept-encoding") or "")
+        made = self._metrics_pages.page(headers.get("accept") or "", headers.get("accept-encoding") or "")
         return Answer(200, [(name.lower(), value) for name, value in made.headers], made.body)
 
     async def _openapi(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
