@@ -102,6 +102,18 @@ def test_a_probe_asks_for_an_answer_and_where_it_names_a_topic_for_a_worker(
     assert screen.trouble(SNAPSHOT, topic) == sentence
 
 
+def test_a_probe_of_a_pipeline_asks_for_a_worker_of_each_stage() -> None:
+    stages = [{"name": "read", "topic": "bert"}, {"name": "judge", "topic": "idle"}]
+    pipelines = {
+        "whole": {"stages": stages[:1], "ready": True},
+        "lame": {"stages": stages, "ready": False},
+    }
+    told = {**SNAPSHOT, "pipelines": pipelines}
+    assert screen.trouble(told, "whole") is None
+    assert screen.trouble(told, "lame") == "stage 'judge' of pipeline 'lame' has no worker"
+    assert screen.trouble(told, "other") == "topic 'other' has no worker; served here: bert, whole"
+
+
 def test_a_probe_of_an_empty_broker_says_so() -> None:
     assert screen.trouble({}, "bert") == "topic 'bert' has no worker; served here: none"
 

@@ -16,16 +16,28 @@ NOTHING = "-"
 
 
 def trouble(snapshot: Mapping[str, Any], topic: str | None) -> str | None:
-    """Say what a probe should fail for, or None: the broker answered, and the topic is served."""
+    """Say what a probe should fail for, or None: the broker answered, and topic or pipeline is served."""
     if topic is None:
         return None
-    known = _of(snapshot, "topics")
+    known, pipelines = _of(snapshot, "topics"), _of(snapshot, "pipelines")
+    if topic in pipelines:  # it goes before a topic of its name
+        return _trouble_of_stages(known, topic, _of(pipelines, topic).get("stages") or ())
     if _of(known, topic).get("draining"):
         undo = f"zbatch drain topic {topic} --undo"
         return f"topic {topic!r} is being drained; until {undo} it takes no new requests"
     if not _of(known, topic).get("workers"):
-        served = ", ".join(name for name in known if _is_served(_of(known, name))) or "none"
+        whole = [name for name in pipelines if _of(pipelines, name).get("ready")]
+        served = ", ".join([*(name for name in known if _is_served(_of(known, name))), *whole]) or "none"
         return f"topic {topic!r} has no worker; served here: {served}"
+    return None
+
+
+def _trouble_of_stages(
+    known: Mapping[str, Any], name: str, stages: Iterable[Mapping[str, Any]]
+) -> str | None:
+    for stage in stages:
+        if not _of(known, str(stage.get("topic"))).get("workers"):
+            return f"stage {stage.get('name')!r} of pipeline {name!r} has no worker"
     return None
 
 
