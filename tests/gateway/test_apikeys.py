@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from zbatch.errors import ConfigError, Forbidden, Overloaded, Unauthorized
+from zbatch.gateway import apikeys
 from zbatch.gateway.apikeys import ApiKeys, Holder, add, hashed
 
 
@@ -186,6 +187,15 @@ def test_what_is_wrong_in_the_file_is_named(file: str, text: str, sentence: str)
     Path(file).write_text(text)
     with pytest.raises(ConfigError, match=sentence):
         ApiKeys(file).look()
+
+
+def test_a_pipe_and_what_is_far_too_long_are_not_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with (tmp_path / "long").open("wb") as stream:
+        stream.truncate(apikeys.MOST_BYTES + 1)
+    for name in ("pipe", "long"):
+        with pytest.raises(ConfigError, match=rf"{name} are no file of at most 4194304 bytes"):
+            ApiKeys(str(tmp_path / name)).look()
 
 
 def test_a_file_that_is_not_there_is_named(file: str) -> None:

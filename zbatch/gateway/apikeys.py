@@ -10,6 +10,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,9 @@ PREFIX = "zb_"
 """What keys begin with, so that one that was published by mistake can be searched for."""
 
 KEY_BYTES = 32
+
+MOST_BYTES = 4 << 20
+"""Of the file, which is read in the gateway's loop: some 40,000 keys."""
 
 MEANS = 'send "Authorization: Bearer KEY" or "X-Api-Key: KEY"'
 
@@ -84,6 +88,9 @@ class ApiKeys:
             if seen == self._seen:
                 return False
             self._seen = seen
+            if not stat.S_ISREG(found.st_mode) or found.st_size > MOST_BYTES:
+                # To read a pipe is to wait for who writes to it, and the gateway's loop would wait.
+                raise ConfigError(f"the API keys in {self._path} are no file of at most {MOST_BYTES} bytes")
             text = self._path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"the API keys in {self._path} cannot be read: {error}") from None
