@@ -161,8 +161,9 @@ class Exchange:
 
     def lost(self) -> None:
         """Learn that the client has left."""
-        if self.when_lost is not None:
-            self.when_lost()
+        told, self.when_lost = self.when_lost, None
+        if told is not None:
+            told()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_exception(Gone("the client left while it sent its request"))
         if self.stream is not None:
