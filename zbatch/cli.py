@@ -41,6 +41,7 @@ from zbatch.notation import json_or_text, text
 
 if TYPE_CHECKING:
     from zbatch.client import ZClient
+    from zbatch.doubt import Doubt
     from zbatch.messages import Target
 
 INTERRUPTED = 130
@@ -580,16 +581,20 @@ def _lines_of_stdin() -> Iterator[str]:
 
 
 def _print_outcomes(client: ZClient[Any, Any], texts: Iterable[str], settings: ClientSettings) -> int:
+    from zbatch.doubt import Doubt
+
     code = 0
     refused: dict[int, BadRequest] = {}
+    doubt = Doubt(client, settings.topic, lambda why: click.echo(f"note: {why}", err=True))
     outcomes = client.map(
-        _items(texts, refused),
+        _items(texts, refused, doubt),
         window=settings.window,
         priority=settings.priority,
         key=settings.key,
         return_exceptions=True,
     )
     for place, outcome in enumerate(_in_order(outcomes, refused)):
+        doubt.end()
         if isinstance(outcome, BaseException):
             code = Failure.exit_code
             click.echo(f"item {place}: {_sentence(outcome)}", err=True)
@@ -599,7 +604,7 @@ def _print_outcomes(client: ZClient[Any, Any], texts: Iterable[str], settings: C
     return code
 
 
-def _items(texts: Iterable[str], refused: dict[int, BadRequest]) -> Iterator[object]:
+def _items(texts: Iterable[str], refused: dict[int, BadRequest], doubt: Doubt) -> Iterator[object]:
     """Yield the items that can be sent; why another cannot is noted under its place."""
     from zbatch.payload import encode
 
@@ -610,6 +615,7 @@ def _items(texts: Iterable[str], refused: dict[int, BadRequest]) -> Iterator[obj
         except (TypeError, ValueError) as error:
             refused[place] = BadRequest(str(error))
         else:
+            doubt.begin()
             yield item
 
 

@@ -28,9 +28,10 @@ from rich.text import Text
 
 from zbatch.client import ZClient
 from zbatch.config import BenchSettings
+from zbatch.doubt import PATIENCE, why_nothing_comes
 from zbatch.errors import ZbatchError
 from zbatch.notation import json_or_text
-from zbatch.screen import console, milliseconds, number, plain, seconds, trouble
+from zbatch.screen import console, milliseconds, number, plain, seconds
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p99_9": 0.999}
 
@@ -39,9 +40,6 @@ ARRAYS = 16
 
 LOOK = 0.5
 """Seconds between two live lines."""
-
-PATIENCE = 0.7
-"""Seconds that the first answer may take before one wants to know why, and until the broker has said so."""
 
 Ask = Callable[[list[Any]], "Future[Any]"]
 Show = Callable[["Tally", float], None]
@@ -252,15 +250,9 @@ def _nothing(tally: Tally, now: float) -> None:
 def _wait_for_first(client: ZClient[Any, Any], settings: BenchSettings, narrator: Console) -> None:
     first = client.submit(next(_items(settings)))
     if not wait([first], PATIENCE).done:
-        narrator.print(Text(plain(_why_nothing_comes(client, settings.topic))))
+        why = why_nothing_comes(client, settings.topic)
+        narrator.print(Text(plain(why or "no answer yet: its workers are busy")))
     first.result()
-
-
-def _why_nothing_comes(client: ZClient[Any, Any], topic: str) -> str:
-    try:
-        return trouble(client.status(timeout=PATIENCE), topic) or "no answer yet: its workers are busy"
-    except ZbatchError as error:
-        return str(error)
 
 
 def _of_topic(client: ZClient[Any, Any], topic: str) -> Mapping[str, Any]:

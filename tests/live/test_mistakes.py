@@ -106,6 +106,17 @@ def test_no_worker_says_how_one_is_started(broker: str) -> None:
     assert is_told("Error: topic 'shout' has no worker; served here: none", found.stderr)
 
 
+def test_a_typo_in_a_topic_names_those_that_are_served_while_the_request_waits(
+    run: Start, model: str, broker: str, tmp_path: Path
+) -> None:
+    run("worker", f"{model}:Shout", "--topic", "shout", "--gpu", "cpu", "--backend", f"ipc://{tmp_path}/back")
+    assert zbatch("predict", "--endpoint", broker, "shout", "hello").stdout == '"HELLO"\n'
+    asking = run("predict", "--endpoint", broker, "--timeout", "10m", "shuot", "hello")
+    assert is_told("note: topic 'shuot' has no worker; served here: shout", asking.says("served here"))
+    loading = run("bench", "--endpoint", broker, "--timeout", "10m", "shuot")
+    assert "topic 'shuot' has no worker; served here: shout" in loading.says("served here")
+
+
 @pytest.mark.parametrize("command", ["worker", "serve"])
 def test_a_typo_in_the_path_of_a_model_names_what_is_there(command: str, model: str) -> None:
     found = zbatch(command, model.replace("model.py", "modle.py:Shout"), "--gpu", "cpu")
