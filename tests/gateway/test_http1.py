@@ -11,14 +11,14 @@ import pytest
 
 pytest.importorskip("httptools", reason="the gateway needs zbatch[http]")
 
-from zbatch.gateway.http1 import BodyStream, Exchange, Gone, Head, Server
+from zbatch.gateway.http1 import BodyStream, Gone, Request, Server
 
 PATIENCE = 10.0
 """Seconds: only against hanging."""
 
 TEXT = [("content-type", "text/plain")]
 
-Answering = Callable[[Head, Exchange], Coroutine[Any, Any, None]]
+Answering = Callable[[Request], Coroutine[Any, Any, None]]
 
 
 class App:
@@ -26,17 +26,17 @@ class App:
 
     def __init__(self, answering: Answering) -> None:
         self.answering = answering
-        self.seen: list[Head] = []
+        self.seen: list[Request] = []
 
-    def begin(self, scope: Head, proto: Exchange) -> Coroutine[Any, Any, None]:
-        self.seen.append(scope)
-        return self.answering(scope, proto)
+    def begin(self, request: Request) -> Coroutine[Any, Any, None]:
+        self.seen.append(request)
+        return self.answering(request)
 
 
-async def echo(scope: Head, proto: Exchange) -> None:
+async def echo(request: Request) -> None:
     """Answer with what came."""
-    body = await proto()
-    proto.response_bytes(200, TEXT, scope.path.encode() + b" " + body)
+    body = await request.body()
+    request.answer(200, TEXT, request.path.encode() + b" " + body)
 
 
 async def send(stream: BodyStream, piece: bytes) -> None:
@@ -127,13 +127,13 @@ def post(path: str, body: bytes, *headers: str) -> bytes:
 def test_requests_behind_one_another_are_answered_in_order() -> None:
     site_of: list[Site] = []
 
-    async def slower_first(scope: Head, proto: Exchange) -> None:
-        body = await proto()
-        if scope.path == "/0":
+    async def slower_first(request: Request) -> None:
+        body = await request.body()
+        if request.path == "/0":
             await until(lambda: any(len(one._queue) > 1 for one in site_of[0].server.connections))
             for _ in range(100):
                 await turn()
-        proto.response_bytes(200, TEXT, body)
+        request.answer(200, TEXT, body)
 
     async def test(site: Site) -> None:
         site_of.append(site)
@@ -154,7 +154,7 @@ def test_a_request_may_come_byte_by_byte() -> None:
             await turn()
         assert (await answer_of(reader))[2] == b"/slowly hello"
         (head,) = site.app.seen
-        assert (head.method, head.query_string, head.headers["x-own"]) == ("POST", "a=b", "one")
+        assert (head.method, head.query, head.headers["x-own"]) == ("POST", "a=b", "one")
 
     at_a_site(test)
 
@@ -177,10 +177,10 @@ def test_what_stands_behind_a_body_in_chunks_is_no_header() -> None:
 def test_a_body_in_chunks_is_read_as_it_comes() -> None:
     pieces: list[bytes] = []
 
-    async def in_pieces(_: Head, proto: Exchange) -> None:
-        async for piece in proto:
+    async def in_pieces(request: Request) -> None:
+        async for piece in request.pieces():
             pieces.append(piece)
-        proto.response_bytes(200, TEXT, b"".join(pieces))
+        request.answer(200, TEXT, b"".join(pieces))
 
     async def test(site: Site) -> None:
         reader, writer = await site.connect()
@@ -225,7 +225,7 @@ def test_headers_that_come_twice_are_joined() -> None:
 
 
 def test_what_nobody_reads_is_not_taken_in() -> None:
-    async def never(_: Head, __: Exchange) -> None:
+    async def never(_: Request) -> None:
         await asyncio.Event().wait()
 
     async def test(site: Site) -> None:
@@ -240,9 +240,9 @@ def test_what_nobody_reads_is_not_taken_in() -> None:
 
 
 def test_a_large_body_comes_whole() -> None:
-    async def sizes(_: Head, proto: Exchange) -> None:
-        body = await proto()
-        proto.response_bytes(200, TEXT, body)
+    async def sizes(request: Request) -> None:
+        body = await request.body()
+        request.answer(200, TEXT, body)
 
     async def test(site: Site) -> None:
         reader, writer = await site.connect()
@@ -257,8 +257,8 @@ def test_a_large_body_comes_whole() -> None:
 
 
 def test_an_answer_before_the_body_has_come_is_read_and_ends_the_connection() -> None:
-    async def refuses(_: Head, proto: Exchange) -> None:
-        proto.response_bytes(413, TEXT, b"too much")
+    async def refuses(request: Request) -> None:
+        request.answer(413, TEXT, b"too much")
 
     async def test(site: Site) -> None:
         reader, writer = await site.connect()
@@ -291,8 +291,8 @@ def test_a_connection_ends_as_its_client_wants(asked: str) -> None:
 
 
 def test_an_application_may_end_the_connection() -> None:
-    async def closes(_: Head, proto: Exchange) -> None:
-        proto.response_bytes(200, [("connection", "close")], b"bye")
+    async def closes(request: Request) -> None:
+        request.answer(200, [("connection", "close")], b"bye")
 
     async def test(site: Site) -> None:
         told = await site.asks(post("/", b"") + post("/", b""))
@@ -302,7 +302,7 @@ def test_an_application_may_end_the_connection() -> None:
 
 
 def test_an_application_that_does_not_answer_ends_the_connection() -> None:
-    async def fails(_: Head, __: Exchange) -> None:
+    async def fails(_: Request) -> None:
         return
 
     async def test(site: Site) -> None:
@@ -362,8 +362,8 @@ def test_what_follows_an_offer_in_another_protocol_ends_the_connection() -> None
 
 
 def test_an_answer_may_come_in_pieces_and_the_connection_goes_on() -> None:
-    async def counts(_: Head, proto: Exchange) -> None:
-        stream = proto.response_stream(200, TEXT)
+    async def counts(request: Request) -> None:
+        stream = request.begin_answer(200, TEXT)
         for at in range(3):
             await send(stream, f"{at} ".encode())
         await send(stream, b"")
@@ -378,8 +378,8 @@ def test_an_answer_may_come_in_pieces_and_the_connection_goes_on() -> None:
 
 
 def test_pieces_for_a_client_that_knows_no_chunks_end_with_the_connection() -> None:
-    async def counts(_: Head, proto: Exchange) -> None:
-        stream = proto.response_stream(200, TEXT)
+    async def counts(request: Request) -> None:
+        stream = request.begin_answer(200, TEXT)
         await send(stream, b"all of it")
 
     async def test(site: Site) -> None:
@@ -391,8 +391,8 @@ def test_pieces_for_a_client_that_knows_no_chunks_end_with_the_connection() -> N
 
 
 def test_pieces_that_break_off_are_no_whole_answer() -> None:
-    async def breaks(_: Head, proto: Exchange) -> None:
-        stream = proto.response_stream(200, TEXT)
+    async def breaks(request: Request) -> None:
+        stream = request.begin_answer(200, TEXT)
         await send(stream, b"some")
         raise asyncio.CancelledError
 
@@ -406,9 +406,9 @@ def test_pieces_that_break_off_are_no_whole_answer() -> None:
 def test_who_reads_slowly_holds_back_who_sends() -> None:
     sent = 0
 
-    async def sends(_: Head, proto: Exchange) -> None:
+    async def sends(request: Request) -> None:
         nonlocal sent
-        stream = proto.response_stream(200, TEXT)
+        stream = request.begin_answer(200, TEXT)
         for _piece in range(200):
             await send(stream, bytes(100_000))
             sent += 1
@@ -426,8 +426,8 @@ def test_who_reads_slowly_holds_back_who_sends() -> None:
 def test_who_sends_hears_that_its_reader_has_left() -> None:
     heard: list[BaseException] = []
 
-    async def sends(_: Head, proto: Exchange) -> None:
-        stream = proto.response_stream(200, TEXT)
+    async def sends(request: Request) -> None:
+        stream = request.begin_answer(200, TEXT)
         try:
             while True:
                 await send(stream, bytes(100_000))
@@ -452,13 +452,13 @@ def test_who_sends_hears_that_its_reader_has_left() -> None:
 def test_a_client_that_leaves_is_noticed_while_its_answer_is_made() -> None:
     gone: list[bool] = []
 
-    async def waits(_: Head, proto: Exchange) -> None:
-        await proto()
+    async def waits(request: Request) -> None:
+        await request.body()
         left = asyncio.Event()
-        proto.when_lost = left.set
+        request.when_lost = left.set
         await left.wait()
-        gone.append(proto.is_lost)
-        proto.response_bytes(200, TEXT, b"for nobody")
+        gone.append(request.is_lost)
+        request.answer(200, TEXT, b"for nobody")
 
     async def test(site: Site) -> None:
         _, writer = await site.connect()
@@ -473,10 +473,10 @@ def test_a_client_that_leaves_is_noticed_while_its_answer_is_made() -> None:
 def test_a_client_that_leaves_in_the_midst_of_its_body_is_noticed() -> None:
     heard: list[BaseException] = []
 
-    async def reads(_: Head, proto: Exchange) -> None:
+    async def reads(request: Request) -> None:
         for _time in range(2):
             try:
-                await proto()
+                await request.body()
             except Gone as gone:
                 heard.append(gone)
 
@@ -572,11 +572,11 @@ def test_what_is_not_http_is_refused(sent: bytes) -> None:
 def test_a_body_that_breaks_is_an_error_of_who_reads_it() -> None:
     from zbatch.errors import BadRequest
 
-    async def reads(_: Head, proto: Exchange) -> None:
+    async def reads(request: Request) -> None:
         try:
-            await proto()
+            await request.body()
         except BadRequest:
-            proto.response_bytes(400, TEXT, b"broken")
+            request.answer(400, TEXT, b"broken")
 
     async def test(site: Site) -> None:
         reader, writer = await site.connect()
@@ -616,9 +616,9 @@ def test_connections_beyond_the_bound_wait_to_be_taken() -> None:
 def test_a_client_that_does_not_read_is_not_answered_further_until_it_does() -> None:
     was_full: list[bool] = []
 
-    async def at_length(_: Head, proto: Exchange) -> None:
+    async def at_length(request: Request) -> None:
         was_full.append(any(one.is_full for one in site_of[0].server.connections))
-        proto.response_bytes(200, TEXT, bytes(1 << 20))
+        request.answer(200, TEXT, bytes(1 << 20))
 
     site_of: list[Site] = []
 
@@ -637,8 +637,8 @@ def test_a_client_that_does_not_read_is_not_answered_further_until_it_does() -> 
 def test_a_client_that_reads_nothing_for_too_long_is_let_go() -> None:
     now = [0.0]
 
-    async def at_length(_: Head, proto: Exchange) -> None:
-        proto.response_bytes(200, TEXT, bytes(16 << 20))
+    async def at_length(request: Request) -> None:
+        request.answer(200, TEXT, bytes(16 << 20))
 
     def has_gone_an_hour_later(site: Site) -> bool:
         now[0] += 3_600.0

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import time
 import traceback
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -24,7 +24,7 @@ from zbatch.exposition import Pages
 from zbatch.gateway import answers, bodies, compression, events, heads, openapi, pages, routes, streams
 from zbatch.gateway.answers import Answer, NotAcceptable, SlowBody, UnsupportedMedia
 from zbatch.gateway.apikeys import ApiKeys, Holder
-from zbatch.gateway.heads import Asked, Headers, RequestIds, Scope
+from zbatch.gateway.heads import Asked, Head, RequestIds
 from zbatch.gateway.inference import Desk, Inference
 from zbatch.gateway.judges import Judges
 from zbatch.gateway.known import Known
@@ -50,8 +50,8 @@ UNBUFFERED = (("cache-control", "no-cache"), ("x-accel-buffering", "no"))
 """What tells proxies to hand on each part of a stream when it comes."""
 
 
-class Exchange(Protocol):
-    """The connection, as far as one request may use it."""
+class Request(Head, Protocol):
+    """A request, as far as it is read and answered here; see :class:`zbatch.gateway.http1.Request`."""
 
     is_whole: bool
     """Whether all of its body has come."""
@@ -63,16 +63,16 @@ class Exchange(Protocol):
     def taken(self) -> bytes:
         """Return a body that is whole."""
 
-    async def __call__(self) -> bytes:
-        """Read the whole body."""
+    async def body(self) -> bytes:
+        """Return the whole body, once it has come."""
 
-    def __aiter__(self) -> Any:
-        """Read the body in pieces."""
+    def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body piece by piece."""
 
-    def response_bytes(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+    def answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
         """Answer."""
 
-    def response_stream(self, status: int, headers: list[tuple[str, str]]) -> Any:
+    def begin_answer(self, status: int, headers: list[tuple[str, str]]) -> Any:
         """Answer in pieces, see :class:`zbatch.gateway.streams.Pieces`."""
 
 
@@ -82,24 +82,22 @@ class Visit:
     __slots__ = (
         "began",
         "call",
-        "headers",
         "is_reading",
         "outlet",
-        "proto",
+        "request",
         "request_id",
         "since",
         "task",
         "why",
     )
 
-    def __init__(self, proto: Exchange, headers: Headers, request_id: str, now: float) -> None:
-        self.proto = proto
+    def __init__(self, request: Request, request_id: str, now: float) -> None:
+        self.request = request
         self.request_id = request_id
         self.call = ""
         """What it is counted as."""
         self.outlet: Outlet | None = None
         """Where its answer goes, if that is a stream."""
-        self.headers = headers
         self.task = asyncio.current_task()
         self.began = now
         self.since = now
@@ -124,9 +122,9 @@ class Prompt(AsyncCall):
 
     call = "predict"
 
-    def __init__(self, app: App, proto: Exchange, accept: str, request_id: str, began: float) -> None:
+    def __init__(self, app: App, request: Request, accept: str, request_id: str, began: float) -> None:
         self._app = app
-        self.proto = proto
+        self.request = request
         self.accept = accept
         self.request_id = request_id
         self.began = began
@@ -192,7 +190,7 @@ class App:
         self._series = GatewaySeries(self.figures, lambda: (self.in_flight, self._is_ready()), shelf)
         self._metrics_pages = Pages(self._series, clock)
         self._judges = Judges()
-        self._calls: Mapping[str, Callable[[routes.Route, Scope, Visit], Awaitable[Answer | Sent]]] = {
+        self._calls: Mapping[str, Callable[[routes.Route, Visit], Awaitable[Answer | Sent]]] = {
             "predict": self._predict,
             "predict_batch": self._predict,
             "about": self._about,
@@ -215,33 +213,33 @@ class App:
         """Requests without an answer."""
         return len(self._visits) + self._prompts
 
-    def begin(self, scope: Scope, proto: Exchange) -> Coroutine[Any, Any, None] | None:
+    def begin(self, request: Request) -> Coroutine[Any, Any, None] | None:
         """Answer one request; by the coroutine returned, if there is one."""
-        if proto.is_whole and self._ask_promptly(scope, proto):
+        if request.is_whole and self._ask_promptly(request):
             return None
-        return self._visit(scope, proto)
+        return self._visit(request)
 
     # --- requests without a coroutine ----------------------------------------------------------------
 
-    def _ask_promptly(self, scope: Scope, proto: Exchange) -> bool:
+    def _ask_promptly(self, request: Request) -> bool:
         """Ask for one item now, unless it is no such request or has to wait for something else."""
-        headers, now = scope.headers, self._clock()
+        headers, now = request.headers, self._clock()
         try:
-            route = routes.find(scope.method, scope.path)
+            route = routes.find(request.method, request.path)
         except ZbatchError:
             return False
         if route.call != Prompt.call or headers.get("content-encoding") is not None:
             return False
-        prompt = Prompt(self, proto, "", self._request_ids.of(headers), now)
+        prompt = Prompt(self, request, "", self._request_ids.of(headers), now)
         self._prompts += 1
         try:
-            wanted = heads.wanted(scope)
+            wanted = heads.wanted(request)
             if wanted.framing is not None or self._known.objection(route.topic, now) is not None:
                 self._prompts -= 1
                 return False
             prompt.accept = wanted.accept
-            holder = self._holder(scope)
-            body = proto.taken()
+            holder = self._holder(request)
+            body = request.taken()
             if len(body) > self._max_body:
                 raise self._too_large(str(len(body)))
             self.figures.received += len(body)
@@ -257,7 +255,7 @@ class App:
                 key=asked.key,
                 request_id=prompt.request_id,
             )
-            proto.when_lost = prompt.leave
+            request.when_lost = prompt.leave
         except TypeError as error:
             self.end_prompt(prompt, error=BadRequest(str(error)))  # the item holds what no item may
         except Exception as error:
@@ -267,7 +265,7 @@ class App:
     def end_prompt(self, prompt: Prompt, output: Any = None, error: Exception | None = None) -> None:
         """Answer a request that has its output, or an error in its place."""
         self._prompts -= 1
-        prompt.proto.when_lost = None
+        prompt.request.when_lost = None
         try:
             if error is not None:
                 raise error
@@ -285,18 +283,18 @@ class App:
 
     # --- requests with one ---------------------------------------------------------------------------
 
-    async def _visit(self, scope: Scope, proto: Exchange) -> None:
-        headers = scope.headers
-        visit = Visit(proto, headers, self._request_ids.of(headers), self._clock())
-        if proto.is_lost:  # before this coroutine had its first turn
+    async def _visit(self, request: Request) -> None:
+        headers = request.headers
+        visit = Visit(request, self._request_ids.of(headers), self._clock())
+        if request.is_lost:  # before this coroutine had its first turn
             self._count_gone(visit)
             return
         self._visits.add(visit)
-        proto.when_lost = visit.leave
+        request.when_lost = visit.leave
         try:
-            route = routes.find(scope.method, scope.path)
+            route = routes.find(request.method, request.path)
             visit.call = route.call
-            answer = await self._calls[route.call](route, scope, visit)
+            answer = await self._calls[route.call](route, visit)
             if isinstance(answer, Sent):
                 self.figures.answered(visit.call, answer.status, self._clock() - visit.began, answer.size)
                 return
@@ -315,7 +313,7 @@ class App:
             answer = self._failure(error, visit.request_id)
         finally:
             self._visits.discard(visit)
-            proto.when_lost = None
+            request.when_lost = None
         self._send(visit, answer)
 
     def _count_gone(self, visit: Visit) -> None:
@@ -336,22 +334,22 @@ class App:
         if self.leaving:
             answer.headers.append(("connection", "close"))
         try:  # noqa: SIM105  suppress() costs more than what it guards
-            asker.proto.response_bytes(answer.status, answer.headers, answer.body)
+            asker.request.answer(answer.status, answer.headers, answer.body)
         except Exception:
             pass  # the client has gone meanwhile
 
     # --- calls -------------------------------------------------------------------------------------
 
-    async def _predict(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer | Sent:
+    async def _predict(self, route: routes.Route, visit: Visit) -> Answer | Sent:
         """Ask for one item or several, for an answer or a stream."""
         is_one = route.call == "predict"
-        wanted = heads.wanted(scope)
+        wanted = heads.wanted(visit.request)
         if wanted.framing is not None:
             visit.call = "stream"
             if not is_one:
                 raise NotAcceptable("a stream is of one item; ask /predict/TOPIC")
-        holder = self._holder(scope)
-        body = await self._body(scope, visit)
+        holder = self._holder(visit.request)
+        body = await self._body(visit)
         asked = wanted.asked
         items = self._items(route, wanted, holder, body)
         await self._require_served(route.topic, asked.wait)
@@ -416,56 +414,56 @@ class App:
             told = [("content-type", framing.kind), ("x-request-id", visit.request_id), *UNBUFFERED]
             return [*told, ("connection", "close")] if self.leaving else told
 
-        visit.outlet = Outlet(visit.proto, headers, framing.alive, ALIVE)
+        visit.outlet = Outlet(visit.request, headers, framing.alive, ALIVE)
         patience = self._timeout if asked.timeout is None else asked.timeout
         return await streams.send(stream, visit.outlet, framing, visit.request_id, patience, self._journal)
 
-    async def _about(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
-        self._holder(scope)
+    async def _about(self, route: routes.Route, visit: Visit) -> Answer:
+        self._holder(visit.request)
         topics = {name: {"workers": topic["workers"]} for name, topic in self._known.topics.items()}
         return _json(200, {"name": "zbatch", "topics": topics, "ask": "POST /predict/TOPIC", "docs": "/docs"})
 
-    async def _live(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+    async def _live(self, route: routes.Route, visit: Visit) -> Answer:
         return _json(200, {"live": True})
 
-    async def _ready(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+    async def _ready(self, route: routes.Route, visit: Visit) -> Answer:
         ready = self._is_ready()
         answer = _json(200 if ready else 503, {"live": True, "ready": ready})
         if not ready:
             answer.headers.append(("retry-after", "1"))
         return answer
 
-    async def _metrics(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
-        self._holder(scope)
-        headers = scope.headers
+    async def _metrics(self, route: routes.Route, visit: Visit) -> Answer:
+        self._holder(visit.request)
+        headers = visit.request.headers
         made = self._metrics_pages.page(headers.get("accept") or "", headers.get("accept-encoding") or "")
         return Answer(200, [(name.lower(), value) for name, value in made.headers], made.body)
 
-    async def _openapi(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
-        self._holder(scope)
+    async def _openapi(self, route: routes.Route, visit: Visit) -> Answer:
+        self._holder(visit.request)
         return _json(200, openapi.document(self._known.topics, version(), keyed=self._api_keys is not None))
 
-    async def _docs(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+    async def _docs(self, route: routes.Route, visit: Visit) -> Answer:
         return Answer(200, [("content-type", pages.PAGE.kind)], pages.PAGE.data)
 
-    async def _docs_file(self, route: routes.Route, scope: Scope, visit: Visit) -> Answer:
+    async def _docs_file(self, route: routes.Route, visit: Visit) -> Answer:
         kind, data = pages.file(route.topic)
         return Answer(200, [("content-type", kind), ("cache-control", "max-age=3600")], data)
 
     def _is_ready(self) -> bool:
         return not self.leaving and self._known.is_ready(self._clock())
 
-    def _holder(self, scope: Scope) -> Holder | None:
+    def _holder(self, head: Head) -> Holder | None:
         """Return who asks, before the body is read; None where nobody is asked for a key."""
         if self._api_keys is None:
             return None
-        return self._api_keys.holder(scope.headers.get("authorization"), scope.headers.get("x-api-key"))
+        return self._api_keys.holder(head.headers.get("authorization"), head.headers.get("x-api-key"))
 
     # --- reading -----------------------------------------------------------------------------------
 
-    async def _body(self, scope: Scope, visit: Visit) -> bytes:
+    async def _body(self, visit: Visit) -> bytes:
         """Read a body of bounded size, which it is also bounded to once it is decompressed."""
-        headers, proto = visit.headers, visit.proto
+        request, headers = visit.request, visit.request.headers
         encoding = headers.get("content-encoding")
         if encoding in ("", "identity"):
             encoding = None
@@ -476,12 +474,12 @@ class App:
         if length is not None:
             if int(length) > self._max_body:
                 raise self._too_large(length)
-            body = await proto()
+            body = await request.body()
         else:
             # Its size is known only in the end: bound it on the way.
             pieces: list[bytes] = []
             size = 0
-            async for piece in proto:
+            async for piece in request.pieces():
                 size += len(piece)
                 if size > self._max_body:
                     raise self._too_large(f"more than {size}")

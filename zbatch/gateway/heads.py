@@ -30,12 +30,12 @@ class Headers(Protocol):
         """Return one, by its name in small letters."""
 
 
-class Scope(Protocol):
+class Head(Protocol):
     """What came before the body."""
 
     method: str
     path: str
-    query_string: str
+    query: str
     headers: Headers
 
 
@@ -63,18 +63,18 @@ class Wanted(NamedTuple):
     asked: Asked
 
 
-def wanted(scope: Scope) -> Wanted:
+def wanted(head: Head) -> Wanted:
     """Read what a request wants; raises :class:`BadRequest` for what cannot be had."""
-    get, query = scope.headers.get, scope.query_string
+    get, query = head.headers.get, head.query
     kind, accept, timeout = get("content-type", ""), get("accept", ""), get("x-timeout")
     if timeout is None and len(kind) + len(accept) + len(query) < SHORT:
         return _known(kind, accept, query, timeout)
     return _wanted(kind, accept, query, timeout)
 
 
-def asked(scope: Scope) -> Asked:
+def asked(head: Head) -> Asked:
     """Read how the request wants to be asked: from the query, the deadline also from a header."""
-    return _asked(scope.query_string, scope.headers.get("x-timeout"))
+    return _asked(head.query, head.headers.get("x-timeout"))
 
 
 def _wanted(content_type: str, accept: str, query: str, timeout: str | None) -> Wanted:

@@ -13,7 +13,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from email.utils import formatdate
 from functools import lru_cache
 from http import HTTPStatus
@@ -50,28 +50,15 @@ BREATH = 0.1
 class Application(Protocol):
     """What is asked for each request."""
 
-    def begin(self, scope: Any, proto: Any) -> Coroutine[Any, Any, None] | None:
+    def begin(self, request: Any) -> Coroutine[Any, Any, None] | None:
         """Answer one request: in the coroutine returned, or without one in some later turn of the loop."""
-
-
-class Head:
-    """What came before a request's body."""
-
-    __slots__ = ("headers", "method", "path", "query_string")
-
-    def __init__(self, method: str, path: str, query_string: str, headers: dict[str, str]) -> None:
-        self.method = method
-        self.path = path
-        self.query_string = query_string
-        self.headers = headers
-        """By their names in small letters; what came several times is joined by commas."""
 
 
 class Gone(ConnectionError):
     """The client has left while something was sent to it."""
 
 
-class Exchange:
+class Request:
     """A request as its application reads and answers it."""
 
     # Class attributes are the defaults: most requests set few of them, and there are many requests.
@@ -94,8 +81,14 @@ class Exchange:
     _waiter: asyncio.Future[None] | None = None
     _error: BaseException | None = None
 
-    def __init__(self, connection: Connection, head: Head) -> None:
-        self.head = head
+    def __init__(
+        self, connection: Connection, method: str, path: str, query: str, headers: dict[str, str]
+    ) -> None:
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        """By their names in small letters; what came several times is joined by commas."""
         self._connection = connection
         self._body: list[bytes] = []
 
@@ -106,8 +99,8 @@ class Exchange:
         """Whether the client has left."""
         return self._connection.is_lost
 
-    async def __call__(self) -> bytes:
-        """Return the whole body."""
+    async def body(self) -> bytes:
+        """Return the whole body, once it has come."""
         while not self.is_whole:
             self._wanted()
             await self._more()
@@ -119,8 +112,8 @@ class Exchange:
         self._body, self.size = [], 0
         return body[0] if len(body) == 1 else b"".join(body)
 
-    async def __aiter__(self) -> Any:
-        """Yield the body in pieces."""
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield the body piece by piece."""
         while True:
             body, self._body, self.size = self._body, [], 0
             for piece in body:
@@ -131,11 +124,11 @@ class Exchange:
                 self._wanted()
                 await self._more()
 
-    def response_bytes(self, status: int, headers: Sequence[tuple[str, str]], body: bytes) -> None:
+    def answer(self, status: int, headers: Sequence[tuple[str, str]], body: bytes) -> None:
         """Answer."""
         self._connection.answer(self, status, headers, body)
 
-    def response_stream(self, status: int, headers: Sequence[tuple[str, str]]) -> BodyStream:
+    def begin_answer(self, status: int, headers: Sequence[tuple[str, str]]) -> BodyStream:
         """Begin an answer that is sent piece by piece; it ends with the application's coroutine."""
         self.stream = self._connection.begin_stream(self, status, headers)
         return self.stream
@@ -248,9 +241,9 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._transport: Any = None
         self._parser = httptools.HttpRequestParser(self)
-        self._queue: deque[Exchange] = deque()
+        self._queue: deque[Request] = deque()
         """The request that is answered, and those behind it."""
-        self._coming: Exchange | None = None
+        self._coming: Request | None = None
         """The one whose body comes."""
         self._url = b""
         self._headers: dict[str, str] = {}
@@ -278,8 +271,8 @@ class Connection(asyncio.Protocol):
         """Let everybody know that nobody is there any more."""
         self.is_lost = True
         self._server.left(self)
-        for exchange in self._queue:
-            exchange.lost()
+        for request in self._queue:
+            request.lost()
         self._queue.clear()
 
     def eof_received(self) -> None:
@@ -335,7 +328,7 @@ class Connection(asyncio.Protocol):
         reading, at the body; another one is told by a head of ours how long that is.
         """
         assert self._coming is not None
-        told = self._coming.head.headers
+        told = self._coming.headers
         framing = [
             f"{name}: {told[name]}" for name in ("content-length", "transfer-encoding") if name in told
         ]
@@ -385,14 +378,14 @@ class Connection(asyncio.Protocol):
             coding = headers["transfer-encoding"][:100]
             raise UnsupportedMedia(f"transfer-encoding is {coding!r}, wanted chunked or none")
         self._in_head = False
-        head = Head(_text(parser.get_method()), path, query, headers)
-        exchange = self._coming = Exchange(self, head)
+        method = _text(parser.get_method())
+        request = self._coming = Request(self, method, path, query, headers)
         if "expect" in headers:
-            exchange.expects = headers["expect"].lower() == "100-continue"
-        if "upgrade" in headers or head.method == "CONNECT":
+            request.expects = headers["expect"].lower() == "100-continue"
+        if "upgrade" in headers or method == "CONNECT":
             self._is_declining = parser.should_upgrade()
-        exchange.keeps_alive = parser.should_keep_alive()
-        self._queue.append(exchange)
+        request.keeps_alive = parser.should_keep_alive()
+        self._queue.append(request)
 
     def on_body(self, piece: bytes) -> None:
         """Take a piece of a body."""
@@ -403,11 +396,11 @@ class Connection(asyncio.Protocol):
         """End a request."""
         if self._is_declining:
             return  # it has not: its body is still to be read
-        exchange, self._coming = self._coming, None
-        assert exchange is not None
-        exchange.ended()
-        if exchange.has_ended:
-            self._leave_behind(exchange)
+        request, self._coming = self._coming, None
+        assert request is not None
+        request.ended()
+        if request.has_ended:
+            self._leave_behind(request)
 
     def _head_too_large(self) -> HeadTooLarge:
         return HeadTooLarge(
@@ -416,61 +409,59 @@ class Connection(asyncio.Protocol):
 
     # --- a request's way ---------------------------------------------------------------------------
 
-    def _begin(self, exchange: Exchange) -> None:
-        exchange.has_begun = True
-        coroutine = self._server.app.begin(exchange.head, exchange)
+    def _begin(self, request: Request) -> None:
+        request.has_begun = True
+        coroutine = self._server.app.begin(request)
         if coroutine is not None:
             task = self.loop.create_task(coroutine)
-            task.add_done_callback(lambda done: self._ended(exchange, done))
+            task.add_done_callback(lambda done: self._ended(request, done))
 
-    def _ended(self, exchange: Exchange, task: asyncio.Task[None]) -> None:
+    def _ended(self, request: Request, task: asyncio.Task[None]) -> None:
         """See that a request has an answer, and that an answer in pieces has its end."""
         has_failed = task.cancelled() or task.exception() is not None
         if self.is_lost:
             return
-        if exchange.stream is not None and not has_failed:
-            if exchange.stream.is_chunked:
+        if request.stream is not None and not has_failed:
+            if request.stream.is_chunked:
                 self.write(b"0\r\n\r\n")
-            self._after(exchange)
-        elif exchange.stream is not None or not exchange.is_answered:
+            self._after(request)
+        elif request.stream is not None or not request.is_answered:
             # Never as a clean end: what was sent is not all.
             self._transport.abort()
 
-    def answer(
-        self, exchange: Exchange, status: int, headers: Sequence[tuple[str, str]], body: bytes
-    ) -> None:
+    def answer(self, request: Request, status: int, headers: Sequence[tuple[str, str]], body: bytes) -> None:
         """Send an answer, and go on with the next request."""
-        if self.is_lost or exchange.is_answered:
+        if self.is_lost or request.is_answered:
             return
-        exchange.is_answered = True
-        if not exchange.is_whole or self._server.is_leaving:
-            exchange.keeps_alive = False
+        request.is_answered = True
+        if not request.is_whole or self._server.is_leaving:
+            request.keeps_alive = False
         head = [f"{_status_line(status)}{self._server.date}content-length: {len(body)}\r\n"]
         for name, value in headers:
             if name == "connection":
-                exchange.keeps_alive = False
+                request.keeps_alive = False
             else:
                 head.append(f"{name}: {value}\r\n")
-        head.append("\r\n" if exchange.keeps_alive else "connection: close\r\n\r\n")
+        head.append("\r\n" if request.keeps_alive else "connection: close\r\n\r\n")
         told = "".join(head).encode("latin-1")
-        if exchange.head.method == "HEAD":
+        if request.method == "HEAD":
             self.write(told)
         elif len(body) < SMALL:
             self.write(told + body)
         else:
             self.write(told)
             self.write(body)
-        self._after(exchange)
+        self._after(request)
 
-    def begin_stream(self, exchange: Exchange, status: int, headers: Sequence[tuple[str, str]]) -> BodyStream:
+    def begin_stream(self, request: Request, status: int, headers: Sequence[tuple[str, str]]) -> BodyStream:
         """Send the head of an answer that comes piece by piece."""
-        exchange.is_answered = True
+        request.is_answered = True
         is_chunked = self._parser.get_http_version() != "1.0"
-        if not exchange.is_whole or self._server.is_leaving or not is_chunked:
-            exchange.keeps_alive = False
+        if not request.is_whole or self._server.is_leaving or not is_chunked:
+            request.keeps_alive = False
         if not self.is_lost:
             told = [*headers, ("transfer-encoding", "chunked")] if is_chunked else list(headers)
-            if not exchange.keeps_alive:
+            if not request.keeps_alive:
                 told = [*(one for one in told if one[0] != "connection"), ("connection", "close")]
             lines = "".join(f"{name}: {value}\r\n" for name, value in told)
             self.write(f"{_status_line(status)}{self._server.date}{lines}\r\n".encode("latin-1"))
@@ -491,17 +482,17 @@ class Connection(asyncio.Protocol):
             self._is_paused = False
             self._transport.resume_reading()
 
-    def _after(self, exchange: Exchange) -> None:
+    def _after(self, request: Request) -> None:
         """Go on with the next request, once this one is over on both ways."""
-        exchange.has_ended = True
-        if not exchange.keeps_alive:
+        request.has_ended = True
+        if not request.keeps_alive:
             self._close_gently()
-        elif exchange.is_whole:
-            self._leave_behind(exchange)
+        elif request.is_whole:
+            self._leave_behind(request)
 
-    def _leave_behind(self, exchange: Exchange) -> None:
+    def _leave_behind(self, request: Request) -> None:
         self.since = self._server.now
-        if self._queue and self._queue[0] is exchange:
+        if self._queue and self._queue[0] is request:
             self._queue.popleft()
         if self._queue and not self._queue[0].has_begun:
             # Not at once: a client that sends a thousand requests together would be a thousand calls deep.

@@ -17,14 +17,14 @@ from zbatch.errors import BadInput, BatchError, NoWorkers, UnknownTopic
 from zbatch.gateway import compression, oip
 from zbatch.gateway.answers import JSON, Answer
 from zbatch.gateway.apikeys import Holder
-from zbatch.gateway.heads import Asked, Scope
+from zbatch.gateway.heads import Asked, Head
 from zbatch.gateway.known import Known
 from zbatch.gateway.routes import Route
 
 if TYPE_CHECKING:
     from zbatch.gateway.app import Visit
 
-    Call = Callable[[Route, Scope, Visit], Awaitable[Answer]]
+    Call = Callable[[Route, Visit], Awaitable[Answer]]
 
 AGAIN = 0.1
 """Seconds before another look at whether the workers of a young broker are back."""
@@ -39,10 +39,10 @@ LONG = 256 << 10
 class Desk(NamedTuple):
     """What the app does for every call."""
 
-    holder: Callable[[Scope], Holder | None]
+    holder: Callable[[Head], Holder | None]
     """Who asks, found before a body is read."""
-    body: Callable[[Scope, Visit], Awaitable[bytes]]
-    asked: Callable[[Scope], Asked]
+    body: Callable[[Visit], Awaitable[bytes]]
+    asked: Callable[[Head], Asked]
     require_served: Callable[[str, float], Awaitable[None]]
     look: Callable[[], Awaitable[None]]
     """See a fresh snapshot."""
@@ -88,15 +88,15 @@ class Inference:
             "unload": self._load,
         }
 
-    async def _infer(self, route: Route, scope: Scope, visit: Visit) -> Answer:
-        asked, holder = self._desk.asked(scope), self._desk.holder(scope)
-        body = await self._desk.body(scope, visit)
+    async def _infer(self, route: Route, visit: Visit) -> Answer:
+        asked, holder = self._desk.asked(visit.request), self._desk.holder(visit.request)
+        body = await self._desk.body(visit)
         came = self._clock()
         model = await self._model(route, asked.timeout, asked.wait)
         waited = self._clock() - came
         signature = oip.require_signature(model)
         try:
-            ask = oip.read(signature, body, scope.headers.get(oip.HEADER_LENGTH))
+            ask = oip.read(signature, body, visit.request.headers.get(oip.HEADER_LENGTH))
             if holder is not None:
                 holder.admit(route.topic, len(ask.items), self._clock())
             outputs = await self._client.predict(
@@ -110,30 +110,30 @@ class Inference:
         except (BadInput, BatchError) as error:
             raise oip.known_to_clients(error) from None
         headers, body = oip.write(ask, signature, outputs, model.name, model.version)
-        return await _compressed(Answer(200, headers, body), scope.headers.get("accept-encoding"))
+        return await _compressed(Answer(200, headers, body), visit.request.headers.get("accept-encoding"))
 
-    async def _server_metadata(self, route: Route, scope: Scope, visit: Visit) -> Answer:
-        self._desk.holder(scope)
+    async def _server_metadata(self, route: Route, visit: Visit) -> Answer:
+        self._desk.holder(visit.request)
         return _json(oip.server_metadata(version()))
 
-    async def _model_metadata(self, route: Route, scope: Scope, visit: Visit) -> Answer:
-        self._desk.holder(scope)
+    async def _model_metadata(self, route: Route, visit: Visit) -> Answer:
+        self._desk.holder(visit.request)
         return _json(oip.model_metadata(await self._model(route)))
 
-    async def _model_ready(self, route: Route, scope: Scope, visit: Visit) -> Answer:
-        self._desk.holder(scope)
+    async def _model_ready(self, route: Route, visit: Visit) -> Answer:
+        self._desk.holder(visit.request)
         try:
             model = await self._model(route, timeout=0.0)  # a probe wants to know now
         except NoWorkers:
             model = oip.Model(route.topic, (), None, False)
         return _json(oip.model_ready(model), 200 if model.ready else 503)
 
-    async def _config(self, route: Route, scope: Scope, visit: Visit) -> Answer:
-        self._desk.holder(scope)
+    async def _config(self, route: Route, visit: Visit) -> Answer:
+        self._desk.holder(visit.request)
         return _json(oip.model_config(await self._model(route)))
 
-    async def _statistics(self, route: Route, scope: Scope, visit: Visit) -> Answer:
-        self._desk.holder(scope)
+    async def _statistics(self, route: Route, visit: Visit) -> Answer:
+        self._desk.holder(visit.request)
         if route.topic:
             await self._model(route)
         await self._desk.look()
@@ -141,15 +141,15 @@ class Inference:
         names = [name for name in topics if route.topic in ("", name)]
         return _json(oip.statistics([(self._seen(name), topics[name]) for name in names]))
 
-    async def _repository_index(self, route: Route, scope: Scope, visit: Visit) -> Answer:
-        self._desk.holder(scope)
-        body = await self._desk.body(scope, visit)
+    async def _repository_index(self, route: Route, visit: Visit) -> Answer:
+        self._desk.holder(visit.request)
+        body = await self._desk.body(visit)
         await self._desk.look()
         return _json(oip.repository_index([self._seen(name) for name in self._known.topics], body))
 
-    async def _load(self, route: Route, scope: Scope, visit: Visit) -> Answer:
-        self._desk.holder(scope)
-        await self._desk.body(scope, visit)
+    async def _load(self, route: Route, visit: Visit) -> Answer:
+        self._desk.holder(visit.request)
+        await self._desk.body(visit)
         raise oip.refuse_loading(route.call, route.topic)
 
     # --- models ------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ that has just begun may still be found by its workers, so there questions wait a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from zbatch.errors import NoWorkers, UnknownTopic, ZbatchError
@@ -37,6 +37,8 @@ class Known:
         """The last snapshot's topics."""
         self._pipelines: Mapping[str, bool] = {}
         """The broker's pipelines, which are asked like topics: whether each stage has a worker."""
+        self._served: Set[str] = frozenset()
+        """What has workers, topics and pipelines."""
         self._lacking: Mapping[str, str] = {}
         """Of each pipeline the first stage that has none."""
         self._seen: dict[str, None] = {}
@@ -52,6 +54,8 @@ class Known:
         self.topics = snapshot["topics"]
         pipelines = snapshot.get("pipelines", {})
         self._pipelines = {name: one["ready"] for name, one in pipelines.items()}
+        served = {name for name, topic in self.topics.items() if topic["workers"]} - self._pipelines.keys()
+        self._served = served.union(name for name, ready in self._pipelines.items() if ready)
         self._lacking = {name: self._first_idle(one["stages"]) for name, one in pipelines.items()}
         self._learned = now
         self._matures = now - snapshot["uptime_s"] + YOUNG
@@ -72,10 +76,7 @@ class Known:
 
     def has_workers(self, topic: str) -> bool:
         """Return whether somebody served it when last looked."""
-        if topic in self._pipelines:
-            return self._pipelines[topic]
-        found = self.topics.get(topic)
-        return found is not None and bool(found["workers"])
+        return topic in self._served
 
     def _first_idle(self, stages: Sequence[Mapping[str, str]]) -> str:
         """Return the name of the first stage whose topic has no workers; empty: each has some."""
@@ -87,15 +88,15 @@ class Known:
 
         Without a fresh snapshot nothing is: then the question itself finds out.
         """
-        if self._learned is None or now - self._learned > STALE:
+        if topic in self._served or now < self._matures:
             return None
-        if self.has_workers(topic) or now < self._matures:
+        if self._learned is None or now - self._learned > STALE:
             return None
         if topic in self._pipelines:
             return NoWorkers(f"stage {self._lacking[topic]!r} of pipeline {topic!r} has no workers now")
         if topic in self._seen:
             return NoWorkers(f"topic {topic!r} has no workers now; it had before")
-        served = sorted(name for name in {*self.topics, *self._pipelines} if self.has_workers(name))
+        served = sorted(self._served)
         named = ", ".join(map(repr, served[:NAMED])) or "none"
         more = f" and {len(served) - NAMED} more" if len(served) > NAMED else ""
         return UnknownTopic(f"nobody has served topic {topic[:100]!r}; there are {named}{more}")

@@ -36,10 +36,10 @@ class Pieces(Protocol):
         """Wait until the reader has read."""
 
 
-class Connection(Protocol):
-    """The connection, as far as a stream needs it."""
+class Request(Protocol):
+    """A request, as far as a stream needs it."""
 
-    def response_stream(self, status: int, headers: list[tuple[str, str]]) -> Any:
+    def begin_answer(self, status: int, headers: list[tuple[str, str]]) -> Any:
         """Begin an answer in pieces, a :class:`Pieces`."""
 
 
@@ -55,16 +55,16 @@ class Outlet:
     """The way to one reader.
 
     Args:
-        proto: The connection.
+        request: Whose answer it is.
         headers: Makes the headers, when the first piece goes out.
         alive: What is sent when nothing else was for ``every`` seconds, beginning with the headers.
 
     """
 
     def __init__(
-        self, proto: Connection, headers: Callable[[], list[tuple[str, str]]], alive: bytes, every: float
+        self, request: Request, headers: Callable[[], list[tuple[str, str]]], alive: bytes, every: float
     ) -> None:
-        self._proto = proto
+        self._request = request
         self._headers = headers
         self._alive = alive
         self._every = every
@@ -98,7 +98,7 @@ class Outlet:
     def say(self, piece: bytes) -> Pieces:
         """Send a piece, however much waits for the reader already."""
         if self._pieces is None:
-            self._pieces = self._proto.response_stream(200, self._headers())
+            self._pieces = self._request.begin_answer(200, self._headers())
         self._pieces.write(piece)
         self.sent += len(piece)
         return self._pieces
