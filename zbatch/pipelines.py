@@ -3,7 +3,7 @@
 A step is a topic, or a dict of branches that run beside each other; a branch is a topic, a list of topics
 one behind the other, or an empty list, which hands on what came.  The step behind branches gets a dict, with
 what each of them made under its name.  What becomes of a request on its way is decided in
-``core/pipeline.py`` and ``core/ledger.py``.
+``core/pipeline.py`` and ``core/ways.py``.
 """
 
 from __future__ import annotations

@@ -330,7 +330,7 @@ def test_nobody_is_told_to_stop_what_is_not_in_its_hands_any_more() -> None:
     worker.answers(batch, b"")
     client.says(Cancel, [(0, 1)])
     assert Skip not in {type(one) for one in worker.told()}
-    assert cluster.core.ledger.unread == []
+    assert cluster.core.ledger.books.unread == []
 
 
 def test_parts_on_a_connection_that_broke_are_sent_again() -> None:

@@ -362,7 +362,7 @@ class BrokerCore:
 
     def _on_taken(self, link: Link, taken: Taken, _: Sequence[Any], now: float) -> None:
         client = self.ledger.clients[link.life]
-        streams = [self.ledger.taken(client, one, read, now) for one, read in taken.streams]
+        streams = [self.ledger.relay.taken(client, one, read, now) for one, read in taken.streams]
         self.dispatcher.read([held for held in streams if held is not None])
 
     def _on_client_beat(self, link: Link, beat: Beat, _: Sequence[Any], now: float) -> None:

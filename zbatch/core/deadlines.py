@@ -2,7 +2,7 @@
 
 A wheel of buckets.  An entry sits in the bucket in which its time ends and leaves it at once when it is
 no longer wanted, so that finished work is not held until its timeout.  Nothing here knows what an entry
-is; ``ledger.py``, ``dispatch.py``, ``broker.py`` and ``client.py``, which keep some, do.
+is; ``books.py``, ``dispatch.py``, ``broker.py`` and ``client.py``, which keep some, do.
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ from zbatch.core.actions import Send
 from zbatch.core.backlog import CLOSED, Held, Room, Span, runs
 from zbatch.core.deadlines import Deadlines
 from zbatch.core.intervals import Range
-from zbatch.core.ledger import BROKEN, Ledger
+from zbatch.core.ledger import Ledger
 from zbatch.core.links import Link, moved
 from zbatch.core.names import part_of
+from zbatch.core.relay import BROKEN
 from zbatch.core.roster import Handed, Worker
 from zbatch.core.topics import Topic, Topics
 from zbatch.errors import UnknownTopic
@@ -257,10 +258,10 @@ class Dispatcher:
             if handed is not None:
                 handed.recalled = True
                 self._out.append(Send(handed.worker.link.peer, self._recall_message(handed)))
-            if topic.name in self._ledger.skippable:
-                del self._ledger.skippable[topic.name]
+            if topic.name in self._ledger.books.skippable:
+                del self._ledger.books.skippable[topic.name]
                 self._skip(topic)
-        if self._ledger.unread:
+        if self._ledger.books.unread:
             self._stop_streams()
         for worker in self._moved_up.values():
             self._first_begins(worker, now)
@@ -358,7 +359,8 @@ class Dispatcher:
 
     def _stop_streams(self) -> None:
         """Tell workers of streams that nobody reads any more."""
-        unread, self._ledger.unread = self._ledger.unread, []
+        books = self._ledger.books
+        unread, books.unread = books.unread, []
         for held in unread:
             assert held.stream is not None
             handed: Handed | None = held.stream.handed
@@ -405,7 +407,7 @@ class Dispatcher:
             count = sum(flow.buffers) if flow.buffers is not None else 0
             held = handed.streams.get(flow.at)
             if held is not None:
-                self._ledger.forward(held, flow, frames[position : position + count], now)
+                self._ledger.relay.forward(held, flow, frames[position : position + count], now)
             position += count
 
     def _disclaim(self, link: Link, epoch: bytes, number: int) -> None:

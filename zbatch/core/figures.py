@@ -84,7 +84,7 @@ class Snapshots:
             uptime=now - core.started if core.started is not None else 0.0,
             topics=topics,
             left_out=len(core.topics.all) - len(topics),
-            unknown=dict(core.ledger.refused),
+            unknown=dict(core.ledger.books.refused),
             processes=processes,
             clients=len(core.ledger.clients),
             counters=dict(core.counters),

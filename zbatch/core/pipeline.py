@@ -6,7 +6,7 @@ cancelled or lost is no other thing in a stage than anywhere else.  Kept here is
 which items each of them has had, and the inputs that wait for others where several stages meet.
 
 Outputs pass from stage to stage as they came, unopened.  Whether there is room for them is decided in
-``ledger.py``.
+``ways.py``.
 """
 
 from __future__ import annotations
