@@ -72,6 +72,9 @@ CRASHED = 1
 LOAD_FAILED = 3
 """Exit status: the model could not be loaded or warmed up; the traceback is on stderr."""
 
+LOAD_REFUSED = 4
+"""Exit status: what is asked for is no model; the note says why."""
+
 
 class Spec(msgspec.Struct, frozen=True):
     """What a supervisor tells a model process."""
@@ -190,7 +193,8 @@ class ModelProcess:
             model = self._load()
         except ConfigError as error:
             self._journal.event("model cannot be loaded", level="error", why=str(error))
-            return LOAD_FAILED
+            self._note.refuse(str(error))
+            return LOAD_REFUSED
         except BaseException:
             self._journal.event("model cannot be loaded", level="error", detail=traceback.format_exc())
             return LOAD_FAILED

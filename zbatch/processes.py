@@ -65,6 +65,8 @@ NAMES_BYTES = 32 << 10
 _NAMED = struct.Struct("<8sQQ")
 """A broker's epoch, a batch of its, and the bytes of its request ids, which follow."""
 _NOT_NAMED = bytes(_NAMED.size)
+_REFUSAL = b"refused:"
+"""No broker's epoch: why a model is refused stands in the place of request ids."""
 
 
 class Note:
@@ -118,6 +120,14 @@ class Note:
         if not size or whose != [epoch, batch]:
             return []
         return self._map[start : start + size].decode().split("\n")
+
+    def refuse(self, why: str) -> None:
+        """Write why what is asked for is no model."""
+        self.name(_REFUSAL, 0, [why])
+
+    def refusal(self) -> str:
+        """Return why; empty: nothing was refused."""
+        return "\n".join(self.names(_REFUSAL, 0))
 
     def begin(self, epoch: bytes, batch: int, lease: float, *, apart: bool = False) -> None:
         """Write that a batch begins, how many seconds it may run, and whether it is tried apart."""

@@ -26,13 +26,14 @@ from zbatch import extras, wire
 from zbatch.config import WorkerSettings, describe, version
 from zbatch.core.actions import Send
 from zbatch.core.supervisor import Lease, Restarts, SupervisorCore
+from zbatch.errors import ConfigError
 from zbatch.gpus import Slot, choose
 from zbatch.journal import Journal
 from zbatch.messages import Child as Report
 from zbatch.messages import Denied
 from zbatch.model import check_name
 from zbatch.model_metrics import Slate, SlotFigures, WorkerFigures
-from zbatch.model_process import LOAD_FAILED, Spec
+from zbatch.model_process import LOAD_FAILED, LOAD_REFUSED, Spec
 from zbatch.nvml import Gpus
 from zbatch.processes import KILL_PATIENCE, LEAVE, Alarm, Child, Note, heed_orders, reap_strangers
 from zbatch.security import where_asked
@@ -108,6 +109,8 @@ class Supervisor:
         self._watchdog = Watchdog()
         self._metrics: _Metrics | None = None
         self._running = True
+        self.refusal = ""
+        """Why what is to be served is no model."""
 
     def stop(self) -> None:
         """Leave: let what runs finish; called again: at once.  May be called from a signal handler."""
@@ -232,7 +235,10 @@ class Supervisor:
             loaded=seen.state != "loading",
             finished=bool(seen.finished or seen.others),
             apart=seen.apart and seen.begun != seen.finished,
+            refused=exit_status == LOAD_REFUSED,
         )
+        if exit_status == LOAD_REFUSED:
+            self.refusal = place.note.refusal()
         place.start_at = now + pause
         reason = place.reason or _word(exit_status)
         batch = seen.begun if seen.begun != seen.finished else 0
@@ -422,7 +428,7 @@ def _state(place: _Place) -> str:
 
 
 def _word(exit_status: int) -> str:
-    if exit_status == LOAD_FAILED:
+    if exit_status in (LOAD_FAILED, LOAD_REFUSED):
         return "load failed"
     if exit_status >= 0:
         return "exit"
@@ -435,7 +441,8 @@ def _word(exit_status: int) -> str:
 def run(settings: WorkerSettings, lifeline: int | None = None) -> int:
     """Run the model processes of a worker until told to leave, as a broker is; twice: at once.
 
-    Raises :class:`ConfigError` for a GPU or a model's file that is not there.
+    Raises :class:`ConfigError` for a GPU or a model's file that is not there, and for what is no model once
+    no process is left that serves it.
     """
     check_name(settings.model)
     journal = Journal(settings.log_format, "worker", level=settings.log_level)
@@ -443,8 +450,11 @@ def run(settings: WorkerSettings, lifeline: int | None = None) -> int:
     heed_orders(supervisor.stop, lifeline)
     journal.event("worker started", version=version(), pid=os.getpid(), **describe(settings))
     try:
-        return supervisor.run()
+        status = supervisor.run()
     finally:
         supervisor.close()
         journal.event("worker ended")
         journal.close()
+    if status == GAVE_UP and supervisor.refusal:
+        raise ConfigError(supervisor.refusal)
+    return status

@@ -126,14 +126,23 @@ def test_a_typo_in_the_path_of_a_model_names_what_is_there(command: str, model: 
 
 def test_a_typo_in_the_name_of_a_model_names_what_is_there(model: str, tmp_path: Path) -> None:
     found = loaded(f"{model}:Shuot", tmp_path)
-    assert found.returncode == 1
+    assert found.returncode == 2
     text = found.stderr.replace(str(tmp_path) + "/", "").replace("Shout, Short?", "Shout?")
     assert is_told("model cannot be loaded why=\"model.py has no 'Shuot'; did you mean Shout?\"", text)
+    assert text.count("model cannot be loaded") == 1
+    assert text.splitlines()[-1] == "Error: model.py has no 'Shuot'; did you mean Shout?"
+
+
+def test_serve_ends_at_once_for_a_typo_in_the_name_of_a_model(model: str, tmp_path: Path) -> None:
+    found = zbatch("serve", f"{model}:Shuot", "--gpu", "cpu", "--frontend", f"ipc://{tmp_path}/front")
+    assert found.returncode == 2
+    assert found.stderr.count("model cannot be loaded") == 1
+    assert f"Error: {model} has no 'Shuot'; did you mean Shout, Short?" in found.stderr.splitlines()
 
 
 def test_a_model_without_predict_says_what_it_lacks(model: str, tmp_path: Path) -> None:
     found = loaded(f"{model}:Mute", tmp_path)
-    assert found.returncode == 1
+    assert found.returncode == 2
     assert is_told(
         'model cannot be loaded why="model.py:Mute has no method predict(self, batch); it has forward"',
         found.stderr.replace(str(tmp_path) + "/", ""),
@@ -146,7 +155,7 @@ def test_a_signature_that_is_malformed_says_where(tmp_path: Path) -> None:
         f"{MODELS}\nShout.signature = {{'inputs': [{{'name': 'x', 'shape': []}}], 'outputs': []}}\n"
     )
     found = loaded(f"{file}:Shout", tmp_path)
-    assert found.returncode == 1
+    assert found.returncode == 2
     assert is_told(
         'model cannot be loaded why="the signature of model.py:Shout is malformed: '
         "signature.inputs[0] has no 'datatype', wanted name, datatype, shape\"",

@@ -50,22 +50,29 @@ class Restarts:
     brake: Brake = field(default_factory=Brake)
     count: int = 0
     failed_loads: int = 0
+    has_loaded: bool = False
+    """Whether the model loaded some time, so that its name and its arguments are right."""
 
     @property
     def given_up(self) -> bool:
         """Whether the model will not load, however often it is tried."""
         return self.failed_loads >= LOAD_TRIES
 
-    def died(self, *, loaded: bool, finished: bool, apart: bool) -> float:
+    def died(self, *, loaded: bool, finished: bool, apart: bool, refused: bool = False) -> float:
         """Count a death and return the pause before the next start, in seconds.
 
         ``apart`` says that it ran what is tried apart: a poison item ends several processes until it is
-        found, and that says nothing of the model.
+        found, and that says nothing of the model.  ``refused`` says that what was asked for is no model,
+        which another try does not change.
         """
         self.count += 1
         pause = 0.0 if apart else self.brake.died(finished=finished)
         if loaded:
             self.failed_loads = 0
+            self.has_loaded = True
+            return pause
+        if refused and not self.has_loaded:
+            self.failed_loads = LOAD_TRIES
             return pause
         self.failed_loads += 1
         return max(pause, LOAD_PAUSE * 2.0 ** (self.failed_loads - 1))
