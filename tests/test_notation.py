@@ -73,6 +73,12 @@ def test_what_is_written_is_read(read: Callable[[object], object], value: object
     [
         (notation.text, 5, "wanted a string, got 5"),
         (notation.whole, "1.5", "wanted a whole number, got '1.5'"),
+        (notation.whole, "9" * 5_000, f"wanted a whole number of at most 40 digits, got '{'9' * 20}'..."),
+        (
+            notation.size,
+            "9" * 400,
+            f"wanted a size such as 64KiB, 256MiB or 1048576 (bytes), got '{'9' * 20}'...",
+        ),
         (notation.whole, 1.5, "wanted a whole number, got 1.5"),
         (notation.whole, True, "wanted a whole number, got True"),
         (notation.number, "many", "wanted a number, got 'many'"),

@@ -39,6 +39,9 @@ TOPIC_LENGTH = 128
 IPC_LENGTH = 100
 """Bytes of a socket's path: the kernel takes 107, and a lock file stands beside it."""
 
+DIGITS = 40
+"""Of a whole number: more than any setting has, fewer than Python refuses to read."""
+
 _DURATION = re.compile(r"(\d+\.?\d*|\.\d+)\s*(us|ms|s|m|h)?")
 _SIZE = re.compile(r"(\d+\.?\d*|\.\d+)\s*(B|[kK]B|MB|GB|KiB|MiB|GiB)?")
 _HOST = re.compile(r"[A-Za-z0-9_.-]+|\*|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?\]")
@@ -74,6 +77,8 @@ def text(value: object) -> str:
 def whole(value: object) -> int:
     """Read a whole number."""
     if isinstance(value, str) and re.fullmatch(r"\s*[+-]?\d+\s*", value):
+        if len(value) > DIGITS:
+            raise ValueError(f"wanted a whole number of at most {DIGITS} digits, got {value[:20]!r}...")
         return int(value)
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"wanted a whole number, got {value!r}")
@@ -127,7 +132,10 @@ def size(value: object) -> int:
         match = _SIZE.fullmatch(value.strip())
         if match is None:
             raise ValueError(f"wanted {wanted}, got {value!r}")
-        value = round(float(match[1]) * SIZES[match[2] or "B"])
+        count = float(match[1]) * SIZES[match[2] or "B"]
+        if not math.isfinite(count):
+            raise ValueError(f"wanted {wanted}, got {value[:20]!r}...")
+        value = round(count)
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"wanted {wanted}, got {value!r}")
     return value
