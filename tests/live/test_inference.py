@@ -278,6 +278,17 @@ def test_with_api_keys_models_are_told_and_asked_by_those_who_hold_one(
     assert gateway.ask("POST", "/v2/repository/models/held/load")[0] == 401
 
 
+def test_a_request_that_names_no_timeout_waits_for_workers_as_long_as_the_gateway_says(
+    run: Callable[..., Zbatch], tmp_path: Path
+) -> None:
+    front, back = f"ipc://{tmp_path}/front", f"ipc://{tmp_path}/back"
+    run("broker", "--frontend", front, "--backend", back).says("broker started")
+    gateway = Gateway(run("gateway", "--http", "127.0.0.1:0", "--endpoint", front, "--timeout", "300ms"))
+    # Once the broker is no longer young this is 404.
+    status, _, body = gateway.ask("POST", INFER, judged())
+    assert (status, json.loads(body)["code"]) == (503, "no_workers")
+
+
 def test_a_request_waits_for_the_workers_of_a_young_broker(
     run: Callable[..., Zbatch], tmp_path: Path
 ) -> None:

@@ -204,6 +204,7 @@ class App:
                 client,
                 known,
                 Desk(self._holder, self._body, heads.asked, self._require_served, self._look),
+                timeout=timeout,
                 clock=clock,
             ).calls,
         }
