@@ -415,6 +415,9 @@ def test_with_api_keys_only_who_holds_one_is_answered_for_its_topics_within_its_
     status, headers, _ = gateway.ask("POST", DEFAULT, 1, x_api_key=alice)
     assert (status, headers["retry-after"]) == (429, "100")
     assert gateway.ask("GET", "/")[0] == 401
+    # The page that shows the document is no secret; the document is.
+    assert [gateway.ask("GET", path)[0] for path in ("/docs", "/openapi.json")] == [200, 401]
+    assert gateway.ask("GET", "/openapi.json", x_api_key=alice)[0] == 200
 
     carol = zbatch("keys", "http", file, "carol").stdout.strip()
     process.says("API keys read")
