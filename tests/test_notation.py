@@ -134,7 +134,8 @@ def test_what_is_written_is_read(read: Callable[[object], object], value: object
             "wanted tcp://host:port or ipc:///path, got 'localhost:5555'; say tcp://localhost:5555",
         ),
         (notation.address, "9100", "wanted host:port such as 127.0.0.1:9100, got '9100'"),
-        (notation.address, "*:9100", "wanted host:port such as 127.0.0.1:9100, got '*:9100'"),
+        (notation.address, ":8000", "wanted host:port such as 127.0.0.1:8000, got ':8000'"),
+        (notation.address, "*:9100", "wanted host:port such as 127.0.0.1:8000, got '*:9100'"),
         (notation.address, "host:x", "wanted a port from 0 to 65535, got 'x' in 'host:x'"),
         (notation.endpoint_to_bind, "5555", "wanted tcp://host:port or ipc:///path, got '5555'"),
         (

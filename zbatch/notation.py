@@ -270,7 +270,11 @@ def address(value: object) -> str:
     written = text(value).strip()
     host, colon, port = written.rpartition(":")
     if not colon or not _HOST.fullmatch(host) or host == "*":
-        raise ValueError(f"wanted host:port such as 127.0.0.1:9100, got {value!r}")
+        lone = written.removeprefix(":")
+        example = (
+            f"127.0.0.1:{lone}" if lone.isascii() and lone.isdigit() and len(lone) < 6 else "127.0.0.1:8000"
+        )
+        raise ValueError(f"wanted host:port such as {example}, got {value!r}")
     _require_port(written, port, lowest=0)
     return written
 

@@ -7,6 +7,7 @@ send ever blocks.  Which endpoints, and what is said, is the bodies' business.
 from __future__ import annotations
 
 import ctypes
+import errno
 import gc
 import os
 import random
@@ -375,3 +376,11 @@ def _send_frames(socket: zmq.Socket[bytes], frames: Sequence[Any]) -> None:
     for frame in frames[:-1]:
         socket.send(frame, MORE_FLAGS, copy=False)
     socket.send(frames[-1], SEND_FLAGS, copy=False)
+
+
+def cannot_listen(address: str, error: OSError) -> ConfigError:
+    """Return what is said of an address for HTTP that cannot be had."""
+    why = str(error.strerror or error).lower()
+    if error.errno == errno.EADDRINUSE:
+        why = "somebody else listens there; stop them, or say another port"
+    return ConfigError(f"--http {address} cannot be listened on: {why}")

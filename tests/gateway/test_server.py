@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 import subprocess
 import sys
 
 import pytest
+
+from zbatch.config import GatewaySettings
+from zbatch.errors import ConfigError
+from zbatch.journal import Journal
 
 
 @pytest.mark.parametrize("name", ["httptools", "jsonschema_rs", "prometheus_client"])
@@ -22,3 +28,21 @@ def test_without_a_library_of_the_extra_a_sentence_says_what_to_install(name: st
 
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr == f"Error: the gateway needs {name}; install zbatch[http]\n"
+
+
+def test_who_was_bound_at_the_same_time_and_listens_first_is_told_of() -> None:
+    pytest.importorskip("httptools", reason="the gateway needs zbatch[http]")
+    from zbatch.gateway import server
+
+    journal = Journal(write=lambda line: None)
+    place = server.Place("127.0.0.1", 0)
+    with socket.socket() as first:
+        first.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        first.bind(("127.0.0.1", place.port))
+        first.listen()
+        with pytest.raises(
+            ConfigError, match=f"--http 127.0.0.1:{place.port} .*: somebody else listens there;"
+        ):
+            asyncio.run(server._serve(GatewaySettings(http="127.0.0.1:0"), place, journal, None, None))
+    place.close()
+    journal.close()

@@ -7,7 +7,6 @@ its own, and batches form in the broker, across them all.
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import socket
 import ssl
@@ -24,7 +23,7 @@ from zbatch.gateway.known import Known
 from zbatch.journal import Journal
 from zbatch.model_metrics import Shelf
 from zbatch.processes import heed_orders
-from zbatch.sockets import settle_allocator, settle_collector
+from zbatch.sockets import cannot_listen, settle_allocator, settle_collector
 
 if TYPE_CHECKING:
     from zbatch.gateway.app import App
@@ -64,8 +63,7 @@ class Place:
             self._socket.bind((host, port))
         except OSError as error:
             self._socket.close()
-            why = "somebody else listens there" if error.errno == errno.EADDRINUSE else error.strerror
-            raise ConfigError(f"--http {host}:{port} cannot be listened on: {why}") from None
+            raise cannot_listen(f"{host}:{port}", error) from None
         self.host = host
         self.port: int = self._socket.getsockname()[1]
 
@@ -156,9 +154,13 @@ async def _serve(
         shelf=shelf,
     )
     server = _server(settings, app)
+    try:
+        server.listen(place.socket)
+    except OSError as error:  # somebody else was bound there, too, and has begun to listen first
+        await app.close()
+        raise cannot_listen(f"{place.host}:{place.port}", error) from None
     heed_orders(stop, lifeline)
     watching = [loop.create_task(app.watch()), loop.create_task(_miss(known, settings, journal))]
-    server.listen(place.socket)
     journal.event(
         "gateway started", version=version(), pid=os.getpid(), url=_url(settings, place), **describe(settings)
     )
