@@ -33,6 +33,7 @@ from zbatch.model import check_name
 from zbatch.model_metrics import Shelf
 from zbatch.parts import Role, spawn_part
 from zbatch.processes import LEAVE, Alarm, Child, die_with_parent, heed_orders, reap_strangers
+from zbatch.sockets import require_free
 
 FAILED = 1
 WRONG = 2
@@ -294,6 +295,8 @@ class Launched(NamedTuple):
 
 
 def _keep_alive(launched: Launched, *, lifeline: int | None = None, **facts: Any) -> int:
+    if len(launched.gateways) > 1:
+        require_free(launched.gateways[0].http)
     first = launched.broker or launched.gateways[0]
     journal = Journal(first.log_format, launched.who, level=first.log_level)
     launcher = Launcher(journal, *launched[1:])

@@ -12,6 +12,7 @@ import gc
 import os
 import random
 import shutil
+import socket as tcp
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -384,3 +385,19 @@ def cannot_listen(address: str, error: OSError) -> ConfigError:
     if error.errno == errno.EADDRINUSE:
         why = "somebody else listens there; stop them, or say another port"
     return ConfigError(f"--http {address} cannot be listened on: {why}")
+
+
+def require_free(address: str) -> None:
+    """Raise :class:`ConfigError` where somebody listens.
+
+    Processes that share an address share it with whoever else does: those of another gateway would each get
+    some of the connections, and nobody would say so.  A socket that does not share hears of them.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    with tcp.socket(tcp.AF_INET6 if ":" in host else tcp.AF_INET) as probe:
+        probe.setsockopt(tcp.SOL_SOCKET, tcp.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, int(port)))
+        except OSError as error:
+            raise cannot_listen(address, error) from None

@@ -565,6 +565,23 @@ def test_a_second_gateway_does_not_take_a_part_of_the_first_ones_connections(
     assert f"--http {address} cannot be listened on: somebody else listens there" in second.log.read_text()
 
 
+@pytest.mark.parametrize("command", [["gateway"], ["serve", MODEL, "--gpu", "cpu"]])
+def test_a_second_gateway_of_several_processes_takes_none_either(
+    run: Callable[..., Zbatch], pair: Gateway, tmp_path: Path, command: list[str]
+) -> None:
+    address, front = f"127.0.0.1:{pair.port}", f"ipc://{tmp_path}/front"
+    its = ["--processes", "2", "--endpoint" if command == ["gateway"] else "--frontend"]
+
+    second = run(*command, "--http", address, *its, front)
+
+    assert second.ends() == 2
+    sentence = (
+        f"--http {address} cannot be listened on: somebody else listens there; stop them, or say another port"
+    )
+    assert second.log.read_text() == f"Error: {sentence}\n"
+    assert pair.predict("on") == (200, "on")
+
+
 def test_a_gateway_says_when_no_broker_is_heard_and_when_one_is(
     run: Callable[..., Zbatch], tmp_path: Path
 ) -> None:
