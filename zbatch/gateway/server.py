@@ -115,6 +115,21 @@ def _loop_run(main: Coroutine[Any, Any, int]) -> int:
         return runner.run(main)
 
 
+class _Orders:
+    """Orders to leave: the first in order, a second at once.  Any thread may give them."""
+
+    def __init__(self) -> None:
+        self.ordered = asyncio.Event()
+        self.at_once = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
+        self._count = 0
+
+    def stop(self) -> None:
+        """Leave."""
+        self._count += 1
+        self._loop.call_soon_threadsafe((self.ordered if self._count == 1 else self.at_once).set)
+
+
 async def _serve(
     settings: GatewaySettings,
     place: Place,
@@ -122,28 +137,44 @@ async def _serve(
     lifeline: int | None,
     shelf: Shelf | None,
 ) -> int:
+    loop = asyncio.get_running_loop()
+    orders = _Orders()
+    known = Known(settings.topics or ())
+    app = _app(settings, known, journal, shelf)
+    server = _server(settings, app)
+    try:
+        server.listen(place.socket)
+    except OSError as error:  # somebody else was bound there, too, and has begun to listen first
+        await app.close()
+        raise cannot_listen(f"{place.host}:{place.port}", error) from None
+    heed_orders(orders.stop, lifeline)
+    watching = [loop.create_task(app.watch()), loop.create_task(_miss(known, settings, journal))]
+    journal.event(
+        "gateway started", version=version(), pid=os.getpid(), url=_url(settings, place), **describe(settings)
+    )
+    settle_collector()
+    await orders.ordered.wait()
+    journal.event("leaving", waits_s=settings.drain)
+    app.leaving = True
+    server.leave()
+    await _until_quiet(app, server, loop.time() + settings.drain, orders.at_once)
+    server.close()
+    for one in watching:
+        one.cancel()
+    await app.close()
+    return 0
+
+
+def _app(settings: GatewaySettings, known: Known, journal: Journal, shelf: Shelf | None) -> App:
     from zbatch.gateway.app import App  # noqa: PLC0415  an extra, told of above
 
-    loop = asyncio.get_running_loop()
-    orders = 0
-    ordered = asyncio.Event()
-
-    def stop() -> None:
-        nonlocal orders
-        orders += 1
-        loop.call_soon_threadsafe(ordered.set)
-        if orders > 1:
-            loop.call_soon_threadsafe(at_once.set)
-
-    at_once = asyncio.Event()
     api_keys = ApiKeys(settings.api_keys) if settings.api_keys else None
     if api_keys is not None:
         api_keys.look()
     client: AsyncZClient[Any, Any] = AsyncZClient(
         settings.endpoint, timeout=settings.timeout, keys=settings.keys or None, timing=settings.timing
     )
-    known = Known(settings.topics or ())
-    app = App(
+    return App(
         client,
         known,
         journal,
@@ -153,28 +184,6 @@ async def _serve(
         api_keys=api_keys,
         shelf=shelf,
     )
-    server = _server(settings, app)
-    try:
-        server.listen(place.socket)
-    except OSError as error:  # somebody else was bound there, too, and has begun to listen first
-        await app.close()
-        raise cannot_listen(f"{place.host}:{place.port}", error) from None
-    heed_orders(stop, lifeline)
-    watching = [loop.create_task(app.watch()), loop.create_task(_miss(known, settings, journal))]
-    journal.event(
-        "gateway started", version=version(), pid=os.getpid(), url=_url(settings, place), **describe(settings)
-    )
-    settle_collector()
-    await ordered.wait()
-    journal.event("leaving", waits_s=settings.drain)
-    app.leaving = True
-    server.leave()
-    await _until_quiet(app, server, loop.time() + settings.drain, at_once)
-    server.close()
-    for one in watching:
-        one.cancel()
-    await app.close()
-    return 0
 
 
 async def _miss(known: Known, settings: GatewaySettings, journal: Journal) -> None:
