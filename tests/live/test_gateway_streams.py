@@ -404,3 +404,18 @@ def test_a_cut_connection_is_told_from_an_end(farm: Farm) -> None:
     assert b"done" not in came
     assert not came.endswith(b"0\r\n\r\n")
     until(lambda: farm.words("ended") == 1)
+
+
+def test_a_stream_that_a_second_signal_ends_says_so(tmp_path: Path) -> None:
+    farm = Farm(tmp_path)
+    try:
+        reading = farm.ask(FOREVER)
+        assert reading.next() is not None
+        farm.gateway.signal(signal.SIGTERM)
+        farm.gateway.says("leaving")
+        farm.gateway.signal(signal.SIGTERM)
+        last = reading.all()[-1]
+        assert (last["event"], last["data"]["code"]) == ("error", "client_closed")
+        assert farm.gateway.ends() == 0
+    finally:
+        farm.end()

@@ -38,6 +38,9 @@ BACKLOG = 4_096
 QUIET = 0.25
 """Seconds without a request, once leaving, after which nobody is on the way to this process any more."""
 
+FAREWELL = 0.5
+"""Seconds in which what could not be ended is told so, before its connection is cut."""
+
 SILENCE = 5.0
 """Seconds without a word from a broker that an operator should hear of: a restart takes less."""
 
@@ -158,10 +161,12 @@ async def _serve(
     app.leaving = True
     server.leave()
     await _until_quiet(app, server, loop.time() + settings.drain, orders.at_once)
-    server.close()
     for one in watching:
         one.cancel()
+    # What is still open ends in an error, which is sent before the connections are cut.
     await app.close()
+    await _until_told(app, server, loop.time() + FAREWELL)
+    server.close()
     return 0
 
 
@@ -214,6 +219,13 @@ async def _until_quiet(app: App, server: Server, until: float, at_once: asyncio.
         elif loop.time() - quiet_since >= QUIET:
             return
         await asyncio.sleep(0.02)
+
+
+async def _until_told(app: App, server: Server, until: float) -> None:
+    """Wait until each request has an answer that has left this host, as far as its reader reads."""
+    loop = asyncio.get_running_loop()
+    while (app.in_flight or server.is_sending) and loop.time() < until:
+        await asyncio.sleep(0.005)
 
 
 def _server(settings: GatewaySettings, app: App) -> Server:
