@@ -465,6 +465,20 @@ def test_parts_come_by_reference_as_they_are_yielded() -> None:
         assert list(client.stream("x")) == parts
 
 
+@pytest.mark.parametrize("parts", [0, 2])
+def test_a_model_that_raises_ends_its_stream_in_that_error(parts: int) -> None:
+    def predict(batch: list[Any]) -> Iterator[list[Any]]:
+        for part in range(parts):
+            yield [part]
+        raise RuntimeError("broken")
+
+    with zbatch.local(predict) as client:
+        stream = client.stream("x")
+        assert [next(stream) for _ in range(parts)] == list(range(parts))
+        with pytest.raises(ModelFailed, match="broken"):
+            next(stream)
+
+
 def test_several_streams_and_whole_results_share_the_model() -> None:
     with zbatch.local(count_up) as client:
         whole = client.submit([2, 0])

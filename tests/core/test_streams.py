@@ -428,10 +428,11 @@ def test_what_ends_with_its_batch_is_said_before_it_is_done() -> None:
 
 
 def test_a_stream_that_failed_before_anything_came_keeps_its_error() -> None:
-    core, job = worker_streaming()
+    core, job = worker_streaming(True, True)
     job.streams()
-    *_, done = said(core.finished(job, [b""], None, [(0, FAILED)], 0.005))
-    assert done.errors == [(0, FAILED)]
+    flows, done = said(core.finished(job, [b"", b""], None, [(0, FAILED)], 0.005))
+    assert flows == [Flow(0, 0, [], None, False, FAILED), Flow(1, 0, [], None, True)]
+    assert done.errors[0] == (0, FAILED)
 
 
 def test_a_worker_goes_on_where_its_reader_has_read() -> None:

@@ -80,6 +80,8 @@ class Talker:
                 for order in batch:
                     if order.get("die") == steps and not self._has_died():
                         os.abort()
+                    if order.get("raise") == steps:
+                        raise RuntimeError("told to raise")
                 yield [self._entry(order, steps) for order in batch]
                 steps += 1
         finally:

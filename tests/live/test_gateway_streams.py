@@ -192,8 +192,9 @@ def test_a_connection_serves_on_after_a_stream(shared: Farm) -> None:
     connection.close()
 
 
-def test_an_error_before_the_first_part_has_its_status(shared: Farm) -> None:
-    answer = shared.ask({"parts": 2, "fail": 0}).answer()
+@pytest.mark.parametrize("how", ["fail", "raise"])
+def test_an_error_before_the_first_part_has_its_status(shared: Farm, how: str) -> None:
+    answer = shared.ask({"parts": 2, how: 0}).answer()
 
     told = json.loads(answer.read())
     assert (answer.status, answer.getheader("content-type")) == (500, "application/json")

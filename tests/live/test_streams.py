@@ -142,6 +142,15 @@ def test_an_error_comes_after_what_came_before_it(client: ZClient[Any, Any]) -> 
             next(stream)
 
 
+@pytest.mark.parametrize("parts", [0, 2])
+def test_a_model_that_raises_ends_its_streams_in_that_error(client: ZClient[Any, Any], parts: int) -> None:
+    stream = client.stream({"parts": 5, "raise": parts})
+    assert [next(stream) for _ in range(parts)] == ["0", "1"][:parts]
+    for _ in range(2):
+        with pytest.raises(ModelFailed, match="told to raise"):
+            next(stream)
+
+
 def test_a_stream_whose_model_dies_before_its_first_part_is_whole(
     farm: Farm, client: ZClient[Any, Any]
 ) -> None:

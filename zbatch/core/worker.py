@@ -337,8 +337,11 @@ class WorkerCore:
         """Report the outcome of the items that :meth:`begin` did not leave out, in order."""
         actions: list[Send] = []
         if job.flows:
-            for outflow in job.flows.values():
-                outflow.end()
+            faults = dict(errors or [])
+            for place, outflow in enumerate(job.streams()):
+                if outflow is not None:
+                    # What failed before its first part is known by its error alone.
+                    outflow.end(faults.get(place))
             actions = self._say_parts(job, everything=True)
             errors = _with_streams(job, errors or [])
         self.running = None
