@@ -376,6 +376,17 @@ def test_a_draining_broker_hands_back_what_waits_and_takes_nothing_new() -> None
     assert cluster.core.is_drained
 
 
+def test_a_draining_broker_tells_those_of_whom_it_has_nothing() -> None:
+    cluster = Cluster()
+    idle, busy = cluster.client("ida"), cluster.client("bea")
+    busy.asks(0, 1)
+    cluster.deliver(cluster.core.drain())
+    (told,) = idle.told()
+    assert [(refusal.ids, refusal.fault.code) for refusal in told.refusals] == [([], "draining")]
+    (told,) = busy.told()
+    assert [(refusal.ids, refusal.fault.code) for refusal in told.refusals] == [([(0, 1)], "draining")]
+
+
 def test_many_refusals_of_one_kind_travel_as_one() -> None:
     client = Cluster(topics=("resnet",)).client()
     told = client.says(Request, [Group(0, "bert", 9, [b"a"]), Group(7, "bert", 9, [b"b"])])

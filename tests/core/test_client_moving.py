@@ -44,6 +44,22 @@ def left_with_one_running() -> ClientCore:
     return core
 
 
+# --- a broker that leaves ------------------------------------------------------------------------
+
+
+def test_a_client_that_waits_for_nothing_asks_elsewhere_when_its_broker_leaves() -> None:
+    core = connected(brokers=2)
+    assert peers(refuse(core, LEAVING, now=1.0)) == [SECOND]
+    welcome(core, peer=SECOND, connection=2)
+    assert peers(ask(core, call(b"a"), now=2.0)) == [SECOND]
+
+
+def test_the_only_broker_is_asked_on_though_it_leaves() -> None:
+    core = connected()
+    assert refuse(core, LEAVING, now=1.0) == []
+    assert peers(ask(core, call(b"a"), now=2.0)) == [FIRST]
+
+
 # --- a broker that is quiet ----------------------------------------------------------------------
 
 

@@ -208,10 +208,12 @@ class Books:
         refused[fault.code] = refused.get(fault.code, 0) + ids[1] - ids[0]
         self.refuse(client, ids, fault)
 
-    def refuse(self, client: Client, ids: Range, fault: Fault) -> None:
-        """Owe a client an error."""
+    def refuse(self, client: Client, ids: Range | None, fault: Fault) -> None:
+        """Owe a client an error; None: of no item, it only is to know."""
         last = client.refusals[-1] if client.refusals else None
-        if last is not None and last.fault == fault and len(last.ids) < RANGES:
+        if ids is None:
+            client.refusals.append(Refusal([], fault))
+        elif last is not None and last.fault == fault and len(last.ids) < RANGES:
             last.ids.append(ids)
         else:
             client.refusals.append(Refusal([ids], fault))

@@ -263,6 +263,9 @@ class Ledger:
         for client in list(self.clients.values()):
             for held in client.groups():
                 self._hand_over(client, held, runs(held, WAITING), DRAINING)
+            if not client.refusals:
+                # It has nothing here that could come back, and would ask its next item of a broker that is gone.
+                self.books.refuse(client, None, DRAINING)
 
     def _hand_over(self, client: Client, held: Held, parts: list[Range], fault: Fault) -> list[Range]:
         """Refuse what waits, but return of a pipeline's what some stage has had."""
