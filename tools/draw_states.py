@@ -152,7 +152,7 @@ class Stage:
                 case say.Pulse():
                     continue
                 case say.Refused(refusals=refusals) if send.peer == peer:
-                    words += [f"REFUSED `{refusal.fault.code}`" for refusal in refusals]
+                    words += [f"REFUSED `{refusal.fault.code}`" for refusal in refusals if refusal.ids]
                 case message if send.peer == peer:
                     words.append(str(type(message).__struct_config__.tag))
         return ", ".join(words) or "-"

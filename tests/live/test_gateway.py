@@ -208,6 +208,8 @@ def test_a_model_that_fails_is_500_and_its_traceback_stays_at_home(gateway: Gate
             "unsupported_media_type",
         ),
         ("POST", DEFAULT, b"1", {"content-encoding": "br"}, 415, "unsupported_media_type"),
+        ("POST", DEFAULT, b"", {}, 400, "bad_request"),
+        ("POST", DEFAULT, b"", {"content-encoding": "Identity"}, 400, "bad_request"),
     ],
 )
 def test_what_cannot_be_done_has_its_status_and_a_body_of_json(
@@ -369,6 +371,8 @@ def test_an_unknown_topic_is_404_at_once_and_one_that_lost_its_workers_503(
     status, headers, body = gateway.ask("POST", "/predict/bert", 1)
     assert (status, headers["retry-after"], json.loads(body)["code"]) == (503, "1", "no_workers")
     assert gateway.ask("GET", "/health/ready")[0] == 503
+    # Who waits for workers does so within the one deadline.
+    assert gateway.predict(7, "bert", "?wait=1h&timeout=300ms")[1]["code"] == "no_workers"
 
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(gateway.predict, 7, "bert", "?wait=30s")

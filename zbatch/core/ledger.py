@@ -264,7 +264,7 @@ class Ledger:
             for held in client.groups():
                 self._hand_over(client, held, runs(held, WAITING), DRAINING)
             if not client.refusals:
-                # It has nothing here that could come back, and would ask its next item of a broker that is gone.
+                # Nothing of it comes back, and it would ask its next item of a broker that is gone.
                 self.books.refuse(client, None, DRAINING)
 
     def _hand_over(self, client: Client, held: Held, parts: list[Range], fault: Fault) -> list[Range]:

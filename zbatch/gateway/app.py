@@ -353,7 +353,9 @@ class App:
         body = await self._body(visit)
         asked = wanted.asked
         items = self._items(route, wanted, holder, body)
-        await self._require_served(route.topic, asked.wait)
+        came = self._clock()
+        await self._require_served(route.topic, min(asked.wait, asked.timeout or asked.wait))
+        waited = self._clock() - came
         self._judge(route, items)
         output: Any
         try:
@@ -362,7 +364,7 @@ class App:
             output = await self._client.submit(
                 items,
                 topic=route.topic,
-                timeout=asked.timeout,
+                timeout=heads.left(asked.timeout, waited),
                 priority=asked.priority,
                 key=asked.key,
                 request_id=visit.request_id,
@@ -465,10 +467,10 @@ class App:
     async def _body(self, visit: Visit) -> bytes:
         """Read a body of bounded size, which it is also bounded to once it is decompressed."""
         request, headers = visit.request, visit.request.headers
-        encoding = headers.get("content-encoding")
-        if encoding in ("", "identity"):
-            encoding = None
-        if encoding is not None and not compression.is_known(encoding):
+        encoding = headers.get("content-encoding", "").strip().lower()
+        if encoding == "identity":
+            encoding = ""
+        if encoding and not compression.is_known(encoding):
             raise UnsupportedMedia(f"content-encoding is {encoding[:100]!r}, wanted gzip, deflate or none")
         length = headers.get("content-length")
         visit.is_reading = True
@@ -488,7 +490,7 @@ class App:
             body = b"".join(pieces)
         self.figures.received += len(body)
         visit.is_reading = False
-        if encoding is None:
+        if not encoding:
             return body
         if len(body) > SMALL:
             return await asyncio.to_thread(compression.decompress, encoding, body, self._max_body)

@@ -125,6 +125,8 @@ _ARRAY_32 = b"\xdd"
 
 
 def _read_json(body: bytes) -> Any:
+    if not body:
+        raise BadRequest('the body is empty, wanted JSON: an item, such as "some text"')
     try:
         return _decode_json(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

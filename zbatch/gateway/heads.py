@@ -50,6 +50,19 @@ class Asked(msgspec.Struct, frozen=True):
 
 NOTHING_SPECIAL = Asked()
 
+NOTICED = 0.1
+"""Seconds of waiting for workers from which on they count against a timeout."""
+
+SHORTEST = 0.001
+"""Seconds that are left at least to who waited for workers: then the broker says that they are over."""
+
+
+def left(timeout: float | None, waited: float) -> float | None:
+    """Return what is left of a timeout; untouched where nobody waited, so that equal ones share a group."""
+    if timeout is None or waited < NOTICED:
+        return timeout
+    return max(timeout - waited, SHORTEST)
+
 
 class Wanted(NamedTuple):
     """What a request for a model's outputs wants."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from zbatch.aio import AsyncZClient
 from zbatch.config import version
 from zbatch.errors import BadInput, BatchError, NoWorkers, UnknownTopic
-from zbatch.gateway import compression, oip
+from zbatch.gateway import compression, heads, oip
 from zbatch.gateway.answers import JSON, Answer
 from zbatch.gateway.apikeys import Holder
 from zbatch.gateway.heads import Asked, Head
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
 AGAIN = 0.1
 """Seconds before another look at whether the workers of a young broker are back."""
-
-SHORTEST = 0.001
-"""Seconds that are left at least to who waited for workers: then the broker says that they are over."""
 
 LONG = 256 << 10
 """Bytes: to compress more is left to a thread, since the loop would wait for it."""
@@ -102,7 +99,7 @@ class Inference:
             outputs = await self._client.predict(
                 ask.items,
                 topic=route.topic,
-                timeout=_left(ask.timeout or asked.timeout, waited),
+                timeout=heads.left(ask.timeout or asked.timeout, waited),
                 priority=ask.priority or asked.priority,
                 key=asked.key,
                 request_id=visit.request_id,
@@ -185,13 +182,6 @@ class Inference:
         if model is None:
             model = self._models[name] = oip.model_of(name, self._snapshot[name])
         return model
-
-
-def _left(timeout: float | None, waited: float) -> float | None:
-    """Return what is left of a timeout; untouched where nobody waited, so that equal ones share a group."""
-    if timeout is None or waited < AGAIN:
-        return timeout
-    return max(timeout - waited, SHORTEST)
 
 
 async def _compressed(answer: Answer, accept: str | None) -> Answer:
