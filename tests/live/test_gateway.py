@@ -401,6 +401,37 @@ def test_a_gateway_that_is_told_to_leave_answers_what_is_in_flight_and_refuses_n
     assert process.ends() == 0
 
 
+def test_a_gateway_whose_clients_never_pause_ends_all_the_same_and_answers_what_it_has_taken(
+    run: Callable[..., Zbatch], cluster: tuple[str, Path]
+) -> None:
+    address = ("--http", "127.0.0.1:0", "--endpoint", cluster[0])
+    process = run("gateway", *address, "--drain", "2s")
+    gateway = Gateway(process)
+    until(lambda: gateway.ask("GET", "/health/ready")[0] == 200)
+
+    def asks_on(_: int) -> list[int]:
+        statuses: list[int] = []
+        request = b"POST /predict/default HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n1"
+        while True:
+            try:
+                connection = gateway.connect()
+            except ConnectionError:
+                return statuses  # nobody takes connections any more
+            with connection:
+                try:
+                    connection.sendall(request)
+                    told = connection.recv(1_000)
+                except ConnectionError:
+                    continue  # it waited to be taken
+                statuses.append(int(told.split()[1]))
+
+    with ThreadPoolExecutor(4) as pool:
+        asking = pool.map(asks_on, range(4))
+        process.signal(signal.SIGTERM)
+        assert process.ends() == 0
+        assert {status for statuses in asking for status in statuses} == {200}
+
+
 def test_with_api_keys_only_who_holds_one_is_answered_for_its_topics_within_its_rate(
     run: Callable[..., Zbatch], cluster: tuple[str, Path], tmp_path: Path
 ) -> None:

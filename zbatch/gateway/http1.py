@@ -257,6 +257,7 @@ class Connection(asyncio.Protocol):
         self._is_paused = False
         self._is_closing = False
         """Nothing more is read: what comes is dropped."""
+        self._has_asked = False
         self._is_declining = False
         """The parser takes what comes for another protocol, which is not spoken here."""
 
@@ -378,6 +379,7 @@ class Connection(asyncio.Protocol):
             coding = headers["transfer-encoding"][:100]
             raise UnsupportedMedia(f"transfer-encoding is {coding!r}, wanted chunked or none")
         self._in_head = False
+        self._has_asked = True
         method = _text(parser.get_method())
         request = self._coming = Request(self, method, path, query, headers)
         if "expect" in headers:
@@ -555,8 +557,8 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def leave(self) -> None:
-        """Close a connection over which nothing is asked."""
-        if not self._queue and not self._in_head and not self.is_lost:
+        """Close a connection over which nothing is asked any more; over a new one something soon will be."""
+        if self._has_asked and not self._queue and not self._in_head and not self.is_lost:
             self._transport.close()
 
     def abort(self) -> None:
@@ -681,17 +683,21 @@ class Server:
         self._take()
 
     def leave(self) -> None:
-        """Take no more connections, and end each as it falls idle."""
+        """End each connection as it falls idle; who still comes is answered."""
         self.is_leaving = True
         for connection in list(self.connections):
             connection.leave()
+
+    def take_no_more(self) -> None:
+        """Take no more connections."""
+        self._pause()
+        self._socket = None
 
     def close(self) -> None:
         """Close everything."""
         if self._sweeper is not None:
             self._sweeper.cancel()
-        self._pause()
-        self._socket = None
+        self.take_no_more()
         for task in self._opening:
             task.cancel()
         for connection in list(self.connections):

@@ -41,6 +41,9 @@ QUIET = 0.25
 FAREWELL = 0.5
 """Seconds in which what could not be ended is told so, before its connection is cut."""
 
+LAST_CALL = 0.8
+"""The share of a drain after which no new connection is taken."""
+
 SILENCE = 5.0
 """Seconds without a word from a broker that an operator should hear of: a restart takes less."""
 
@@ -160,7 +163,11 @@ async def _serve(
     journal.event("leaving", waits_s=settings.drain)
     app.leaving = True
     server.leave()
-    await _until_quiet(app, server, loop.time() + settings.drain, orders.at_once)
+    await _until_quiet(app, server, loop.time() + settings.drain * LAST_CALL, orders.at_once)
+    # Who is never quiet would never end: what is in flight now is the last.
+    server.take_no_more()
+    place.close()
+    await _until_quiet(app, server, loop.time() + settings.drain * (1 - LAST_CALL), orders.at_once)
     for one in watching:
         one.cancel()
     # What is still open ends in an error, which is sent before the connections are cut.
@@ -221,7 +228,7 @@ async def _until_quiet(app: App, server: Server, until: float, at_once: asyncio.
         await asyncio.sleep(0.02)
 
 
-async def _until_told(app: App, server: Server, until: float) -> None:
+async def _until_told(app: App, server: Server, until: float, at_once: asyncio.Event | None = None) -> None:
     """Wait until each request has an answer that has left this host, as far as its reader reads."""
     loop = asyncio.get_running_loop()
     while (app.in_flight or server.is_sending) and loop.time() < until:
