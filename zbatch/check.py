@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,6 +33,9 @@ ENOUGH = 0.9
 
 LOOK = 1.0
 """Seconds between two looks at whether the process still runs; its end is seen at once."""
+
+LONG = 10.0
+"""Seconds after which it is said what the trial is still doing; the next time after twice as long."""
 
 
 def run(settings: CheckSettings) -> int:
@@ -81,18 +85,46 @@ def _tried(settings: CheckSettings, slot: Slot) -> Report:
             config=msgspec.json.encode(spec),
             env=os.environ | slot.env,
         )
+        watch = _Watch(settings.patience)
         try:
-            while (status := child.wait(LOOK)) is None:
+            while (status := child.wait(LOOK)) is None and not watch.is_over(_found(path)):
                 pass
         finally:
             child.kill()
             child.wait(KILL_PATIENCE)
             child.close()
-        found = msgspec.json.decode(path.read_bytes(), type=Report) if path.exists() else None
-    report = found or Report(settings.model, slot.device)
-    if report.failed is None and report.doing != trial.NOTHING:
+        report = _found(path) or Report(settings.model, slot.device)
+    if status is None:
+        report.failed = f"{report.doing} took more than {settings.patience:g} s (--patience)"
+    elif report.failed is None and report.doing != trial.NOTHING:
         report.failed = f"its process ended with {_word(status)} while {report.doing}"
     return report
+
+
+def _found(path: Path) -> Report | None:
+    """Return what was found so far."""
+    return msgspec.json.decode(path.read_bytes(), type=Report) if path.exists() else None
+
+
+class _Watch:
+    """Sees that a trial goes on, and says so where it takes long."""
+
+    def __init__(self, patience: float) -> None:
+        self._patience = patience
+        self._doing = ""
+        self._since = time.monotonic()
+        self._says = LONG
+
+    def is_over(self, report: Report | None) -> bool:
+        """Return whether what the trial is doing has taken too long."""
+        now, doing = time.monotonic(), "starting" if report is None else report.doing
+        if doing != self._doing:
+            self._doing, self._since, self._says = doing, now, LONG
+        took = now - self._since
+        if took >= self._says:
+            self._says *= 2
+            print(f"still {doing}, for {took:.0f} s", file=sys.stderr, flush=True)
+        return took > self._patience
 
 
 def _word(status: int) -> str:

@@ -611,6 +611,9 @@ class CheckSettings(Settings, frozen=True):
     duration: Seconds = 1.0
     """How long each batch size is measured."""
 
+    patience: Seconds = 600.0
+    """How long one step may take: to load, to warm up, a batch size."""
+
     item: Item | None = None
     """What to run instead of the model's example: JSON, or else a string."""
 

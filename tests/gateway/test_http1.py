@@ -658,12 +658,18 @@ def test_a_client_that_reads_nothing_for_too_long_is_let_go() -> None:
 
 def test_a_server_that_leaves_closes_what_is_idle_and_answers_what_comes() -> None:
     async def test(site: Site) -> None:
-        idle, _ = await site.connect()
+        idle, asking = await site.connect()
+        asking.write(post("/first", b""))
+        assert (await answer_of(idle))[0] == 200
+        fresh, about_to = await site.connect()
         reader, writer = await site.connect()
         writer.write(post("/it", b"half")[:-2])
-        await until(lambda: len(site.server.connections) == 2 and bool(site.app.seen))
+        await until(lambda: len(site.server.connections) == 3 and len(site.app.seen) == 2)
         site.server.leave()
         assert await idle.read() == b""
+        about_to.write(post("/on-its-way", b""))
+        assert (await answer_of(fresh))[0] == 200
+        assert await fresh.read() == b""
         writer.write(b"lf")
         status, headers, body = await answer_of(reader)
         assert (status, headers["connection"], body) == (200, "close", b"/it half")

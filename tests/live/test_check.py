@@ -109,6 +109,16 @@ def test_a_wrong_call_is_told_in_a_sentence(model: Path, name: str, said: str) -
     assert "Traceback" not in found.stderr
 
 
+def test_a_model_that_hangs_fails_when_patience_ends(model: Path) -> None:
+    model.write_text(
+        GOOD.replace("return [", "len(batch) == 2 and sleep(10**6); return [") + "\nfrom time import sleep\n"
+    )
+    found = zbatch("check", f"{model}:Model", *SHORT, "--patience", "1s")
+    assert found.returncode == 1
+    assert "batch of 2" in found.stderr
+    assert "took more than 1 s (--patience)" in found.stderr
+
+
 def test_a_file_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
     found = zbatch("check", f"{tmp_path}/none.py:Model")
     assert found.returncode == 2
