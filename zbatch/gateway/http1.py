@@ -438,14 +438,13 @@ class Connection(asyncio.Protocol):
         request.is_answered = True
         if not request.is_whole or self._server.is_leaving:
             request.keeps_alive = False
-        head = [f"{_status_line(status)}{self._server.date}content-length: {len(body)}\r\n"]
+        head = f"{_status_line(status)}{self._server.date}content-length: {len(body)}\r\n"
         for name, value in headers:
             if name == "connection":
                 request.keeps_alive = False
             else:
-                head.append(f"{name}: {value}\r\n")
-        head.append("\r\n" if request.keeps_alive else "connection: close\r\n\r\n")
-        told = "".join(head).encode("latin-1")
+                head += f"{name}: {value}\r\n"
+        told = (head + ("\r\n" if request.keeps_alive else "connection: close\r\n\r\n")).encode("latin-1")
         if request.method == "HEAD":
             self.write(told)
         elif len(body) < SMALL:
@@ -494,13 +493,15 @@ class Connection(asyncio.Protocol):
 
     def _leave_behind(self, request: Request) -> None:
         self.since = self._server.now
-        if self._queue and self._queue[0] is request:
-            self._queue.popleft()
-        if self._queue and not self._queue[0].has_begun:
+        queue = self._queue
+        if queue and queue[0] is request:
+            queue.popleft()
+        if not queue:
+            if self._is_paused:
+                self.go_on()
+        elif not queue[0].has_begun:
             # Not at once: a client that sends a thousand requests together would be a thousand calls deep.
             self.loop.call_soon(self._begin_next)
-        elif not self._queue:
-            self.go_on()
 
     def _begin_next(self) -> None:
         # Not while answers lie unread: a short question may have a long one, and they would pile up.
