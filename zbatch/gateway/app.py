@@ -86,7 +86,6 @@ class Visit:
         "outlet",
         "request",
         "request_id",
-        "since",
         "task",
         "why",
     )
@@ -100,8 +99,6 @@ class Visit:
         """Where its answer goes, if that is a stream."""
         self.task = asyncio.current_task()
         self.began = now
-        self.since = now
-        """Since when its body comes."""
         self.is_reading = False
         self.why = ""
         """Why its task was cancelled: ``slow`` or ``gone``."""
@@ -568,7 +565,7 @@ class App:
 
     def _sweep(self, now: float) -> None:
         for visit in list(self._visits):
-            if visit.is_reading and now - visit.since > self._body_timeout and not visit.why:
+            if visit.is_reading and now - visit.began > self._body_timeout and not visit.why:
                 visit.end("slow")
 
     async def close(self) -> None:

@@ -497,8 +497,7 @@ class Connection(asyncio.Protocol):
         if queue and queue[0] is request:
             queue.popleft()
         if not queue:
-            if self._is_paused:
-                self.go_on()
+            self.go_on()
         elif not queue[0].has_begun:
             # Not at once: a client that sends a thousand requests together would be a thousand calls deep.
             self.loop.call_soon(self._begin_next)
