@@ -18,7 +18,7 @@ from zbatch.core.session import Session
 from zbatch.errors import BrokerUnreachable, from_fault
 from zbatch.messages import Bye, Denied, Fault, Hello, Order, Ordered, Target, Welcome, Who
 from zbatch.security import Keys
-from zbatch.sockets import connect, decode, receive, send
+from zbatch.sockets import Dealer, connect, decode, receive, send
 
 
 def give(
@@ -46,7 +46,7 @@ def give(
 class _Asking:
     """One order, until it is answered."""
 
-    def __init__(self, socket: zmq.Socket[bytes], what: Target, name: str, undo: bool) -> None:
+    def __init__(self, socket: Dealer, what: Target, name: str, undo: bool) -> None:
         self._socket = socket
         self._order = (what, name, undo)
         self._session = Session(b"", os.urandom, 1.0)

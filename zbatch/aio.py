@@ -34,7 +34,7 @@ from zbatch.lines import Askers, Lines, broken_down, new_core, no_status, not_op
 from zbatch.messages import Fault
 from zbatch.pipelines import Pipeline
 from zbatch.security import Keys, where_asked
-from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
+from zbatch.sockets import Dealer, connect, decode, file_descriptor, is_readable, receive, send
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -480,7 +480,7 @@ class _LoopLine:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._core: ClientCore | None = None
         self._context: zmq.Context[Any] | None = None
-        self._sockets: dict[bytes, zmq.Socket[bytes]] = {}
+        self._sockets: dict[bytes, Dealer] = {}
         self._turn: asyncio.Handle | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = 0.0
@@ -719,7 +719,7 @@ class _LoopLine:
                 _settle(action)
         return has_sent
 
-    def _socket(self, peer: bytes) -> zmq.Socket[bytes]:
+    def _socket(self, peer: bytes) -> Dealer:
         socket = self._sockets.get(peer)
         if socket is None:
             assert self._context is not None and self._loop is not None

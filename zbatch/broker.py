@@ -36,11 +36,11 @@ from zbatch.sockets import (
     busy_poll,
     decode,
     is_readable,
-    receive_card,
     receive_from,
     send_to,
     settle_allocator,
     settle_collector,
+    widen,
 )
 from zbatch.watchdog import Watchdog
 
@@ -192,12 +192,11 @@ class Broker:
             if not is_readable(socket):
                 return
             identity = None
-            if self._gate is None:
-                peer, envelope, frames = receive_from(socket)
-            else:
-                peer, envelope, frames, card = receive_card(socket, side, self.core.links.by_peer)
-                if card is not None:
-                    identity = self._gate.identify(side + peer, card)
+            peer, envelope, frames, first = receive_from(socket, side, self.core.links.by_peer)
+            if first is not None:
+                widen(first)
+                if self._gate is not None:
+                    identity = self._gate.identify(side + peer, first)
             flow.received_messages += 1
             flow.received_bytes += len(envelope) + (sum(map(len, frames)) if frames else 0)
             now = time.monotonic()

@@ -27,7 +27,17 @@ from zbatch.futures import CLOSED, UNFINISHED, Future, Line, settle
 from zbatch.helm import Helm
 from zbatch.lines import WATCHER, Askers, Lines, broken_down, new_core, no_status, not_opened
 from zbatch.security import Keys
-from zbatch.sockets import busy_poll, connect, decode, is_green, is_readable, make_poller, receive, send
+from zbatch.sockets import (
+    Dealer,
+    busy_poll,
+    connect,
+    decode,
+    is_green,
+    is_readable,
+    make_poller,
+    receive,
+    send,
+)
 
 LINGER = 0.002
 """Seconds that the thread stays at the helm with nothing open, where several callers come and go."""
@@ -65,7 +75,7 @@ class Connection(Line):
     def _forget(self) -> None:
         """Have no core and no sockets; the next one at the helm makes them."""
         self._context: zmq.Context[Any] | None = None
-        self._sockets: dict[bytes, zmq.Socket[bytes]] = {}
+        self._sockets: dict[bytes, Dealer] = {}
         self._core: ClientCore | None = None
         self._wake: socketpair.socket | None = None
         self._alarm: socketpair.socket | None = None
@@ -338,7 +348,7 @@ class Connection(Line):
         self._core = core
         return core
 
-    def _socket(self, peer: bytes) -> zmq.Socket[bytes]:
+    def _socket(self, peer: bytes) -> Dealer:
         socket = self._sockets.get(peer)
         if socket is None:
             assert self._context is not None

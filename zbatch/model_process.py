@@ -37,6 +37,7 @@ from zbatch.runner import Ran, Runner, Work, place_of
 from zbatch.schema import SCHEMA_BYTES
 from zbatch.security import where_asked
 from zbatch.sockets import (
+    Dealer,
     connect,
     decode,
     file_descriptor,
@@ -156,7 +157,7 @@ class ModelProcess:
         self._lock = threading.Lock()
         """Around the core and the sockets: whoever reads or sends holds it, for microseconds."""
         self._context: zmq.Context[Any] = zmq.Context()
-        self._sockets: dict[bytes, zmq.Socket[bytes]] = {}
+        self._sockets: dict[bytes, Dealer] = {}
         self._core = WorkerCore(
             len(spec.backend),
             os.urandom(16),

@@ -31,7 +31,7 @@ except ImportError:  # Windows, where only clients run
 from zbatch import wire
 from zbatch.config import Timing
 from zbatch.errors import ConfigError
-from zbatch.messages import MAX_FRAMES, AnyMessage, Message
+from zbatch.messages import MAX_FRAMES, AnyMessage, Hello, Message
 
 if TYPE_CHECKING:
     from zbatch.security import Keys
@@ -51,10 +51,15 @@ ACCEPT_QUEUE = 4_096
 ENVELOPE = 1 << 20
 """Bytes that an envelope may have beyond the payloads in it."""
 
+IPC_BUFFER = 2 << 20
+"""Bytes that may be on their way over an ipc connection in one direction, as far as the system allows it
+(net.core.wmem_max).  By default a message of an array's size is stopped halfway until its reader has read.
+libzmq sets such a size for tcp alone."""
+
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, M_ARENA_MAX = -1, -3, -8
 """Options of glibc's mallopt."""
 
-_yield_core = getattr(os, "sched_yield", partial(time.sleep, 0))
+yield_core = getattr(os, "sched_yield", partial(time.sleep, 0))
 """Windows, where only clients run, has no sched_yield."""
 
 SEND_FLAGS = int(zmq.DONTWAIT)
@@ -63,9 +68,14 @@ EVENTS, READABLE = int(zmq.EVENTS), int(zmq.POLLIN)
 """Plain numbers: an enum's & and | cost more than the call they are for."""
 
 
-def connect(
-    context: zmq.Context[Any], endpoint: str, timing: Timing, keys: Keys | None = None
-) -> zmq.Socket[bytes]:
+class Dealer(zmq.Socket[bytes]):
+    """The socket of who connects."""
+
+    is_narrow = True
+    """Whether a connection may be new, and has not been widened."""
+
+
+def connect(context: zmq.Context[Any], endpoint: str, timing: Timing, keys: Keys | None = None) -> Dealer:
     """Return a DEALER that keeps trying to reach an endpoint, with a key where there is one."""
     socket = make_dealer(context, keys)
     # libzmq has no jitter of its own once the longest interval is set: a thousand peers would come together.
@@ -82,13 +92,13 @@ def connect(
     return socket
 
 
-def make_dealer(context: zmq.Context[Any], keys: Keys | None) -> zmq.Socket[bytes]:
+def make_dealer(context: zmq.Context[Any], keys: Keys | None) -> Dealer:
     """Return a DEALER that is not connected yet.
 
     It sets no routing id: with one of its own, a reconnect that overtakes the death of the old connection
     would be muted for ever.
     """
-    socket: zmq.Socket[bytes] = context.socket(zmq.DEALER)
+    socket: Dealer = context.socket(zmq.DEALER, socket_class=Dealer)
     _settle(socket)
     if keys is not None:
         socket.setsockopt(zmq.CURVE_SERVERKEY, keys.server)
@@ -219,32 +229,30 @@ class Bound:
         self._locks.append((descriptor, lock))
 
 
-def receive(socket: zmq.Socket[bytes]) -> tuple[bytes, list[Any]]:
+def receive(socket: Dealer) -> tuple[bytes, list[Any]]:
     """Return the next message's envelope and its buffers; the caller knows that one is there."""
-    envelope = socket.recv(SEND_FLAGS)
+    if socket.is_narrow:
+        socket.is_narrow = False
+        frame = socket.recv(SEND_FLAGS, copy=False)
+        widen(frame)
+        envelope = frame.bytes
+    else:
+        envelope = socket.recv(SEND_FLAGS)
     if not socket.getsockopt(zmq.RCVMORE):
         return envelope, []
     return envelope, _rest(socket)
 
 
-def receive_from(socket: zmq.Socket[bytes]) -> tuple[bytes, bytes, list[Any]]:
-    """Return the next message's routing id, envelope and buffers, read from a ROUTER."""
-    peer = socket.recv(SEND_FLAGS)
-    # A routing id never comes alone: libzmq puts it before a whole message.
-    envelope = socket.recv(SEND_FLAGS)
-    if not socket.getsockopt(zmq.RCVMORE):
-        return peer, envelope, []
-    return peer, envelope, _rest(socket)
-
-
-def receive_card(
+def receive_from(
     socket: zmq.Socket[bytes], side: bytes, known: Mapping[bytes, Any]
 ) -> tuple[bytes, bytes, list[Any], zmq.Frame | None]:
-    """Return what :func:`receive_from` does, and the envelope's frame where the sender is not known.
+    """Return the next message's routing id, envelope and buffers, read from a ROUTER.
 
-    The sender's key hangs on it; to look at it costs more than all else, so it is done once a connection.
+    Where the sender is not known, the envelope's frame comes last: its connection and its key hang on that.
+    To look at them costs more than all else, so it is done once a connection.
     """
     peer = socket.recv(SEND_FLAGS)
+    # A routing id never comes alone: libzmq puts it before a whole message.
     if side + peer in known:
         envelope = socket.recv(SEND_FLAGS)
         return peer, envelope, _rest(socket) if socket.getsockopt(zmq.RCVMORE) else [], None
@@ -252,8 +260,25 @@ def receive_card(
     return peer, frame.bytes, _rest(socket) if frame.more else [], frame
 
 
-def send(socket: zmq.Socket[bytes], message: Message, frames: Sequence[Any]) -> bool:
+def widen(frame: zmq.Frame) -> None:
+    """Let more be on its way over the connection that a message came over, if that is ipc; see IPC_BUFFER."""
+    if not hasattr(tcp, "AF_UNIX"):
+        return
+    # The connection is libzmq's: if it is closed meanwhile and its number taken by another one, that has
+    # more room than it needs.
+    with suppress(OSError, zmq.ZMQError):
+        connection = tcp.socket(fileno=frame.get(zmq.SRCFD))
+        try:
+            if connection.family == tcp.AF_UNIX:
+                connection.setsockopt(tcp.SOL_SOCKET, tcp.SO_SNDBUF, IPC_BUFFER)
+        finally:
+            connection.detach()
+
+
+def send(socket: Dealer, message: Message, frames: Sequence[Any]) -> bool:
     """Send a message without waiting; return whether there was room for it."""
+    if type(message) is Hello:
+        socket.is_narrow = True  # libzmq has connected anew, perhaps
     try:
         if not frames:
             socket.send(wire.encode(message), SEND_FLAGS)
@@ -293,7 +318,7 @@ def busy_poll(sockets: Sequence[zmq.Socket[bytes]], until: float) -> bool:
         for socket in sockets:
             if is_readable(socket):
                 return True
-        _yield_core()
+        yield_core()
     return False
 
 

@@ -37,7 +37,7 @@ from zbatch.model_process import LOAD_FAILED, LOAD_REFUSED, Spec
 from zbatch.nvml import Gpus
 from zbatch.processes import KILL_PATIENCE, LEAVE, Alarm, Child, Note, heed_orders, reap_strangers
 from zbatch.security import where_asked
-from zbatch.sockets import connect, decode, file_descriptor, is_readable, receive, send
+from zbatch.sockets import Dealer, connect, decode, file_descriptor, is_readable, receive, send
 from zbatch.watchdog import Watchdog
 
 LOOK = 0.100
@@ -87,7 +87,7 @@ class Supervisor:
         self.settings = settings
         self._journal = journal
         self._context: zmq.Context[Any] = zmq.Context()
-        self._sockets: dict[bytes, zmq.Socket[bytes]] = {}
+        self._sockets: dict[bytes, Dealer] = {}
         self._keys = where_asked(settings.keys, "worker")
         self._core = SupervisorCore(
             len(settings.backend),
