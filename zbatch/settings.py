@@ -409,6 +409,10 @@ class GatewaySettings(Settings, frozen=True):
     drain: Seconds = 30.0
     """The longest that what is in flight may take when the gateway leaves."""
 
+    busy_poll: Seconds = 0.000_1
+    """Stay awake this long after a request came, giving way to others, where the last came as soon; 0:
+    never."""
+
     api_keys: Text = ""
     """A file of hashed keys, see `zbatch keys http`; none: nobody is asked for one."""
 

@@ -24,6 +24,7 @@ import httptools
 from zbatch.errors import BadRequest, ZbatchError
 from zbatch.gateway import answers
 from zbatch.gateway.answers import Answer, HeadTooLarge, SlowBody, UnsupportedMedia
+from zbatch.gateway.awake import Awake
 
 SWEEP = 0.25
 """Seconds between two looks for heads that do not come."""
@@ -292,6 +293,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Read what has come."""
+        self._server.awake.touch()
         if self._is_closing:
             return
         was_in_head = self._in_head
@@ -625,6 +627,7 @@ class Server:
         head_timeout: Seconds within which they are to come.
         max_connections: Connections that are open at a time; more wait to be taken.
         backlog: How many may wait.
+        busy_poll: Seconds for which the loop stays awake after something came.
         tls: Encrypts them; None: they come in the clear.
 
     """
@@ -637,6 +640,7 @@ class Server:
         head_timeout: float,
         max_connections: int,
         backlog: int,
+        busy_poll: float = 0.0,
         tls: ssl.SSLContext | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -644,6 +648,7 @@ class Server:
         self.max_header = max_header
         self.connections: set[Connection] = set()
         self.loop = asyncio.get_running_loop()
+        self.awake = Awake(self.loop, busy_poll)
         self.is_leaving = False
         self.now = clock()
         """The time of the last look: near enough for what is bounded in seconds."""

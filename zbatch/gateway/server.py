@@ -244,6 +244,7 @@ def _server(settings: GatewaySettings, app: App) -> Server:
         head_timeout=settings.body_timeout,
         max_connections=settings.max_connections,
         backlog=BACKLOG,
+        busy_poll=settings.busy_poll,
         tls=_tls(settings) if settings.tls_cert else None,
     )
 
