@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("httptools", reason="the gateway needs zbatch[http]")
 
+from zbatch.gateway.answers import HeadTooLarge
 from zbatch.gateway.http1 import BodyStream, Gone, Request, Server
 
 PATIENCE = 10.0
@@ -587,6 +588,41 @@ def test_a_body_that_breaks_is_an_error_of_who_reads_it() -> None:
         assert await reader.read() == b""
 
     at_a_site(test, reads)
+
+
+def test_a_trailer_without_end_is_refused_as_an_endless_header_is() -> None:
+    async def reads(request: Request) -> None:
+        try:
+            await request.body()
+        except HeadTooLarge as error:
+            request.answer(error.http_status, TEXT, b"too long")
+
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\nx: ")
+        await until(lambda: bool(site.app.seen))
+        for _ in range(20):
+            writer.write(b"a" * 100)
+            await writer.drain()
+            await turn()
+        assert (await answer_of(reader))[0] == 431
+        assert await reader.read() == b""
+
+    at_a_site(test, reads, max_header=1_000)
+
+
+def test_a_body_in_many_small_chunks_is_not_taken_for_a_head() -> None:
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n")
+        for _ in range(500):
+            writer.write(b"1\r\na\r\n")
+            await writer.drain()
+            await turn()
+        writer.write(b"0\r\n\r\n")
+        assert (await answer_of(reader))[2] == b"/ " + b"a" * 500
+
+    at_a_site(test, max_header=1_000)
 
 
 def test_what_cannot_be_read_behind_a_request_does_not_cost_it_its_answer() -> None:

@@ -296,7 +296,8 @@ class Connection(asyncio.Protocol):
         self._server.awake.touch()
         if self._is_closing:
             return
-        was_in_head = self._in_head
+        was_in_head, coming = self._in_head, self._coming
+        size = 0 if coming is None else coming.size
         try:
             self._feed(data)
         except httptools.HttpParserCallbackError as error:
@@ -304,9 +305,13 @@ class Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._refuse(BadRequest(f"this is not HTTP/1.1: {error}"))
         else:
-            if was_in_head and self._in_head:
-                # A single endless header is not told of before it is complete.
-                self._raw_size += len(data)
+            if (was_in_head and self._in_head) or (coming is not None and coming is self._coming):
+                # A single endless header is not told of before it is complete, and one behind a body in
+                # chunks brings no more of that.
+                if coming is not None and coming.size != size:
+                    self._raw_size = 0
+                else:
+                    self._raw_size += len(data)
                 if self._raw_size > self._server.max_header:
                     self._refuse(self._head_too_large())
                     return
@@ -729,14 +734,12 @@ class Server:
                 return
             try:
                 client, _ = self._socket.accept()
-            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-                return
             except OSError as error:
+                # What else there is has gone wrong with one who wanted to come: the next may do better.
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
                     self._pause()
                     self.loop.call_later(BREATH, self._take)
-                    return
-                raise
+                return
             client.setblocking(False)
             client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             task = self.loop.create_task(self._open(client))
