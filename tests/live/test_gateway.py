@@ -355,7 +355,8 @@ def test_an_unknown_topic_is_404_at_once_and_one_that_lost_its_workers_503(
     run("broker", "--frontend", front, "--backend", back)
     worker = run("worker", MODEL, "--gpu", "cpu", "--backend", back, "--topic", "bert")
     worker.says("model ready")
-    gateway = Gateway(run("gateway", "--http", "127.0.0.1:0", "--endpoint", front, "--topics", "bert"))
+    process = run("gateway", "--http", "127.0.0.1:0", "--endpoint", front, "--topics", "bert")
+    gateway = Gateway(process)
     until(lambda: gateway.ask("GET", "/health/ready")[0] == 200)
 
     # A young broker may still be found by its workers; a question can bound how long it waits for them.
@@ -368,9 +369,9 @@ def test_an_unknown_topic_is_404_at_once_and_one_that_lost_its_workers_503(
 
     worker.signal(signal.SIGTERM)
     assert worker.ends() == 0
+    until(lambda: gateway.ask("GET", "/health/ready")[0] == 503)
     status, headers, body = gateway.ask("POST", "/predict/bert", 1)
     assert (status, headers["retry-after"], json.loads(body)["code"]) == (503, "1", "no_workers")
-    assert gateway.ask("GET", "/health/ready")[0] == 503
     # Who waits for workers does so within the one deadline.
     assert gateway.predict(7, "bert", "?wait=1h&timeout=300ms")[1]["code"] == "no_workers"
 
@@ -379,6 +380,19 @@ def test_an_unknown_topic_is_404_at_once_and_one_that_lost_its_workers_503(
         again = run("worker", MODEL, "--gpu", "cpu", "--backend", back, "--topic", "bert")
         again.says("model ready")
         assert waiting.result() == (200, 7)
+
+        again.signal(signal.SIGTERM)
+        assert again.ends() == 0
+        until(lambda: gateway.ask("GET", "/health/ready")[0] == 503)
+        waiting = pool.submit(gateway.predict, 7, "bert", "?wait=1h")
+        # It, and the one that looks.
+        both = re.compile(rb"zbatch_gateway_in_flight_requests\S* 2")
+        until(lambda: both.search(gateway.ask("GET", "/metrics")[2]))
+        for order in ("leaving", "gateway ended"):
+            process.signal(signal.SIGTERM)
+            process.says(order)
+        status, told = waiting.result()
+        assert (status, told["code"]) == (500, "client_closed")
 
 
 def test_a_gateway_that_is_told_to_leave_answers_what_is_in_flight_and_refuses_nothing_meanwhile(

@@ -19,7 +19,15 @@ import msgspec
 
 from zbatch.aio import AsyncCall, AsyncZClient
 from zbatch.config import version
-from zbatch.errors import BadInput, BadRequest, BatchError, ConfigError, TooLarge, ZbatchError
+from zbatch.errors import (
+    BadInput,
+    BadRequest,
+    BatchError,
+    ClientClosed,
+    ConfigError,
+    TooLarge,
+    ZbatchError,
+)
 from zbatch.exposition import Pages
 from zbatch.gateway import answers, bodies, compression, events, heads, openapi, pages, routes, streams
 from zbatch.gateway.answers import Answer, NotAcceptable, SlowBody, UnsupportedMedia
@@ -101,7 +109,7 @@ class Visit:
         self.began = now
         self.is_reading = False
         self.why = ""
-        """Why its task was cancelled: ``slow`` or ``gone``."""
+        """Why its task was cancelled: ``slow``, ``gone`` or ``leaving``."""
 
     def leave(self) -> None:
         """End it: its client is gone."""
@@ -244,6 +252,7 @@ class App:
             items = self._items(route, wanted, holder, body)
             self._judge(route, items)
             asked = wanted.asked
+            request.when_lost = prompt.leave
             self._client.ask(
                 prompt,
                 items[0],
@@ -253,7 +262,6 @@ class App:
                 key=asked.key,
                 request_id=prompt.request_id,
             )
-            request.when_lost = prompt.leave
         except TypeError as error:
             self.end_prompt(prompt, error=BadRequest(str(error)))  # the item holds what no item may
         except Exception as error:
@@ -298,12 +306,13 @@ class App:
                 return
             answer.headers.append(("x-request-id", visit.request_id))
         except asyncio.CancelledError:
-            if visit.why != "slow":
+            if visit.why not in ("slow", "leaving"):
                 self._count_gone(visit)
                 if visit.why == "gone":
                     return
                 raise
-            answer = self._failure(self._slow_body(), visit.request_id)
+            error = self._slow_body() if visit.why == "slow" else _left()
+            answer = self._failure(error, visit.request_id)
         except ConnectionError:  # the client has left in the middle of its body
             self._count_gone(visit)
             return
@@ -569,8 +578,16 @@ class App:
                 visit.end("slow")
 
     async def close(self) -> None:
-        """Say goodbye to the broker."""
+        """Say goodbye to the broker; what has no answer yet gets an error."""
         await self._client.close()
+        for visit in list(self._visits):
+            # A stream has its error from the client; others may wait for a body, or for workers.
+            if visit.outlet is None and not visit.why:
+                visit.end("leaving")
+
+
+def _left() -> ClientClosed:
+    return ClientClosed("the gateway left before this request had an outcome")
 
 
 def _json(status: int, told: object) -> Answer:

@@ -228,7 +228,7 @@ async def _until_quiet(app: App, server: Server, until: float, at_once: asyncio.
         await asyncio.sleep(0.02)
 
 
-async def _until_told(app: App, server: Server, until: float, at_once: asyncio.Event | None = None) -> None:
+async def _until_told(app: App, server: Server, until: float) -> None:
     """Wait until each request has an answer that has left this host, as far as its reader reads."""
     loop = asyncio.get_running_loop()
     while (app.in_flight or server.is_sending) and loop.time() < until:
