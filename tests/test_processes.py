@@ -126,3 +126,13 @@ def test_a_note_has_as_many_request_ids_as_find_room(clock: list[int]) -> None:
     note.name(b"epoch  1", 8, [])
     assert note.names(b"epoch  1", 8) == []
     note.close()
+
+
+@pytest.mark.parametrize("why", ["no model at /tmp/\udcff", "ä" * 40_000, "twö\nlines"])
+def test_why_a_model_is_refused_is_kept_as_far_as_it_finds_room(why: str) -> None:
+    note = Note.create()
+    assert note.refusal() == ""
+    note.refuse(why)
+    kept = note.refusal()
+    assert kept
+    assert why.replace("\udcff", "?").startswith(kept)

@@ -95,7 +95,8 @@ def _tried(settings: CheckSettings, slot: Slot) -> Report:
             child.close()
         report = _found(path) or Report(settings.model, slot.device)
     if status is None:
-        report.failed = f"{report.doing} took more than {settings.patience:g} s (--patience)"
+        doing = "its end" if report.doing == trial.NOTHING else report.doing
+        report.failed = f"{doing} took more than {settings.patience:g} s (--patience)"
     elif report.failed is None and report.doing != trial.NOTHING:
         report.failed = f"its process ended with {_word(status)} while {report.doing}"
     return report

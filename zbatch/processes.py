@@ -123,7 +123,8 @@ class Note:
 
     def refuse(self, why: str) -> None:
         """Write why what is asked for is no model."""
-        self.name(_REFUSAL, 0, [why])
+        # A character takes at most four bytes; what has none in UTF-8 came from a path.
+        self.name(_REFUSAL, 0, [why[: NAMES_BYTES // 4].encode(errors="replace").decode()])
 
     def refusal(self) -> str:
         """Return why; empty: nothing was refused."""

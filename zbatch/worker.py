@@ -78,6 +78,8 @@ class _Place:
     """Why it was killed, where we did it."""
     start_at: float = 0.0
     shown: str = ""
+    refusal: str = ""
+    """Why its last process ended, where what it was to serve is no model."""
 
 
 class Supervisor:
@@ -109,8 +111,11 @@ class Supervisor:
         self._watchdog = Watchdog()
         self._metrics: _Metrics | None = None
         self._running = True
-        self.refusal = ""
-        """Why what is to be served is no model."""
+
+    @property
+    def refusal(self) -> str:
+        """Why what is to be served is no model; empty: it is one, or may be."""
+        return next((place.refusal for place in self._places if place.refusal), "")
 
     def stop(self) -> None:
         """Leave: let what runs finish; called again: at once.  May be called from a signal handler."""
@@ -237,8 +242,7 @@ class Supervisor:
             apart=seen.apart and seen.begun != seen.finished,
             refused=exit_status == LOAD_REFUSED,
         )
-        if exit_status == LOAD_REFUSED:
-            self.refusal = place.note.refusal()
+        place.refusal = place.note.refusal() if exit_status == LOAD_REFUSED else ""
         place.start_at = now + pause
         reason = place.reason or _word(exit_status)
         batch = seen.begun if seen.begun != seen.finished else 0
