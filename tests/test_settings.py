@@ -16,6 +16,7 @@ from zbatch.config import (
     BrokerSettings,
     CheckSettings,
     ClientSettings,
+    GatewaySettings,
     Limits,
     Settings,
     StatusSettings,
@@ -128,6 +129,14 @@ def test_metrics_are_shown_to_other_hosts_only_when_that_is_said_out_loud_keys_o
     ):
         settings(metrics="10.0.0.7:9100")
     assert settings(metrics="10.0.0.7:9100", insecure=True).metrics == "10.0.0.7:9100"
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:8000", "10.0.0.7:8000"])
+def test_a_gateway_lets_other_hosts_in_only_with_keys_or_when_that_is_said_out_loud(address: str) -> None:
+    with pytest.raises(ConfigError, match=r"^http: .* can be reached from other hosts.*--insecure"):
+        GatewaySettings(http=address)
+    assert GatewaySettings(http=address, api_keys="keys.toml").http == address
+    assert GatewaySettings(http=address, insecure=True).http == address
 
 
 def test_any_free_port_may_be_named_twice() -> None:

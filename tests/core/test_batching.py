@@ -25,6 +25,10 @@ def test_window_waits_for_company_until_the_oldest_item_has_waited_long_enough()
     assert policy.decide(view(3, oldest=1.0), 1.010) == Decision(3)
 
 
+def test_a_window_of_nothing_takes_what_waits_at_once() -> None:
+    assert Window().decide(View(1, False, 32, oldest=1.0, max_latency=0.0), 1.0) == Decision(1)
+
+
 def test_window_takes_a_full_batch_at_once() -> None:
     assert Window().decide(view(40, full=True, limit=32), 0.0) == Decision(32)
 
