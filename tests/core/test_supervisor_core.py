@@ -234,7 +234,7 @@ def test_a_model_that_fails_to_load_three_times_in_a_row_is_given_up() -> None:
 def test_what_is_no_model_is_given_up_at_once_unless_it_was_one_before() -> None:
     restarts = Restarts()
     assert restarts.died(loaded=False, finished=False, apart=False, refused=True) == 0.0
-    assert (restarts.count, restarts.given_up) == (1, True)
+    assert (restarts.failed_loads, restarts.given_up) == (1, True)
 
     changed = Restarts()
     deaths(changed, 1, loaded=True, finished=True)

@@ -52,11 +52,13 @@ class Restarts:
     failed_loads: int = 0
     has_loaded: bool = False
     """Whether the model loaded some time, so that its name and its arguments are right."""
+    is_no_model: bool = False
+    """Whether what was asked for is no model, and never was one."""
 
     @property
     def given_up(self) -> bool:
         """Whether the model will not load, however often it is tried."""
-        return self.failed_loads >= LOAD_TRIES
+        return self.is_no_model or self.failed_loads >= LOAD_TRIES
 
     def died(self, *, loaded: bool, finished: bool, apart: bool, refused: bool = False) -> float:
         """Count a death and return the pause before the next start, in seconds.
@@ -71,10 +73,10 @@ class Restarts:
             self.failed_loads = 0
             self.has_loaded = True
             return pause
-        if refused and not self.has_loaded:
-            self.failed_loads = LOAD_TRIES
-            return pause
         self.failed_loads += 1
+        if refused and not self.has_loaded:
+            self.is_no_model = True
+            return pause
         return max(pause, LOAD_PAUSE * 2.0 ** (self.failed_loads - 1))
 
 
