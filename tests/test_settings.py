@@ -29,7 +29,15 @@ from zbatch.config import (
 from zbatch.errors import ConfigError
 from zbatch.pipelines import build
 
-COMMANDS = (BrokerSettings, WorkerSettings, ClientSettings, StatusSettings, BenchSettings, CheckSettings)
+COMMANDS = (
+    BrokerSettings,
+    WorkerSettings,
+    GatewaySettings,
+    ClientSettings,
+    StatusSettings,
+    BenchSettings,
+    CheckSettings,
+)
 
 
 def test_defaults_are_those_of_the_design() -> None:
