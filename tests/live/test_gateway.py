@@ -355,8 +355,7 @@ def test_an_unknown_topic_is_404_at_once_and_one_that_lost_its_workers_503(
     run("broker", "--frontend", front, "--backend", back)
     worker = run("worker", MODEL, "--gpu", "cpu", "--backend", back, "--topic", "bert")
     worker.says("model ready")
-    process = run("gateway", "--http", "127.0.0.1:0", "--endpoint", front, "--topics", "bert")
-    gateway = Gateway(process)
+    gateway = Gateway(run("gateway", "--http", "127.0.0.1:0", "--endpoint", front, "--topics", "bert"))
     until(lambda: gateway.ask("GET", "/health/ready")[0] == 200)
 
     # A young broker may still be found by its workers; a question can bound how long it waits for them.
@@ -381,9 +380,22 @@ def test_an_unknown_topic_is_404_at_once_and_one_that_lost_its_workers_503(
         again.says("model ready")
         assert waiting.result() == (200, 7)
 
-        again.signal(signal.SIGTERM)
-        assert again.ends() == 0
-        until(lambda: gateway.ask("GET", "/health/ready")[0] == 503)
+
+def test_who_waits_for_workers_is_told_that_the_gateway_leaves_at_once(
+    run: Callable[..., Zbatch], tmp_path: Path
+) -> None:
+    front, back = f"ipc://{tmp_path}/front", f"ipc://{tmp_path}/back"
+    run("broker", "--frontend", front, "--backend", back)
+    worker = run("worker", MODEL, "--gpu", "cpu", "--backend", back, "--topic", "bert")
+    worker.says("model ready")
+    process = run("gateway", "--http", "127.0.0.1:0", "--endpoint", front, "--topics", "bert")
+    gateway = Gateway(process)
+    until(lambda: gateway.ask("GET", "/health/ready")[0] == 200)
+    worker.signal(signal.SIGTERM)
+    assert worker.ends() == 0
+    until(lambda: gateway.ask("GET", "/health/ready")[0] == 503)
+
+    with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(gateway.predict, 7, "bert", "?wait=1h")
         # It, and the one that looks.
         both = re.compile(rb"zbatch_gateway_in_flight_requests\S* 2")
