@@ -65,6 +65,16 @@ def test_a_snapshot_shows_topics_workers_clients_and_what_went_wrong() -> None:
     ]
 
 
+def test_pipelines_are_shown_with_their_topics_and_whether_each_is_served() -> None:
+    stages = [{"name": "read", "topic": "bert"}, {"name": "judge", "topic": "old"}]
+    told = SNAPSHOT | {"pipelines": {"photos": {"stages": stages, "ready": True}, "late": {"ready": False}}}
+
+    lines = shown(told)
+
+    at = lines.index("pipeline topics ready")
+    assert lines[at + 1 : at + 3] == ["late - no", "photos bert, old yes"]
+
+
 def test_one_topic_can_be_shown_alone() -> None:
     assert shown(SNAPSHOT, "idle") == [
         "broker 0a0b, up 2.0h, 5 clients",

@@ -61,6 +61,9 @@ def render(snapshot: Mapping[str, Any], topic: str | None = None) -> RenderableT
     parts.append(
         _workers(workers) if workers else Text("no worker: start one with zbatch worker MODEL", "yellow")
     )
+    pipelines = _of(snapshot, "pipelines")
+    if pipelines and topic is None:
+        parts.append(_pipelines(pipelines))
     counters = [f"{name} {count}" for name, count in _of(snapshot, "counters").items() if count]
     if counters:
         parts.append(Text(plain("counters: " + ", ".join(counters)), "dim"))
@@ -101,6 +104,16 @@ def _topic(name: str, topic: Mapping[str, Any]) -> list[str]:
 def _workers(workers: Iterable[Mapping[str, Any]]) -> Table:
     titles = ["topic", "host", "pid", "gpu", "state", "batches", "restarts", "model"]
     return _table(titles, ([_word(worker.get(title)) for title in titles] for worker in workers))
+
+
+def _pipelines(pipelines: Mapping[str, Any]) -> Table:
+    rows = (_pipeline(name, _of(pipelines, name)) for name in sorted(pipelines))
+    return _table(["pipeline", "topics", "ready"], rows)
+
+
+def _pipeline(name: str, told: Mapping[str, Any]) -> list[str]:
+    topics = ", ".join(_word(stage.get("topic")) for stage in told.get("stages") or ())
+    return [name, topics or NOTHING, "yes" if told.get("ready") else "no"]
 
 
 def _table(titles: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:

@@ -140,6 +140,12 @@ def test_a_pipeline_that_the_broker_knows_is_asked_as_a_topic() -> None:
     assert str(made.objection("x", 50.0)).endswith("there are 'bert', 'photos'")
 
 
+def test_a_pipeline_is_offered_beside_the_topics_and_says_nothing_of_its_items() -> None:
+    made = with_pipelines(Known(), photos=True, bert=False)
+
+    assert made.offered == {"bert": {}, "photos": {}}
+
+
 def test_a_pipeline_with_a_stage_that_nobody_serves_is_an_outage() -> None:
     made = with_pipelines(Known(("photos",)), photos=False)
 

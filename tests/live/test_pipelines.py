@@ -129,12 +129,20 @@ def test_a_pipeline_is_asked_over_http_by_its_name(run: Run, tmp_path: Path) -> 
     worker(run, tmp_path, "post")
     until(lambda: asked(f"{url}/predict/both", "'x'")[0] == 200)
     assert asked(f"{url}/predict/both", "'x'") == (200, "x")
+    # The gateway looks once a second.
+    until(lambda: told(url)["pipelines"] == {"both": {"stages": ["pre", "post"], "ready": True}})
+    assert "/predict/both" in told(f"{url}/openapi.json")["paths"]
     status, refused = asked(f"{url}/predict/both", "'fail'")
     assert (status, refused["code"]) == (500, "model_failed")
     assert "stage 'post'" in refused["error"]
     with pytest.raises(HTTPError) as none:
         urlopen(f"{url}/v2/models/both", timeout=PATIENCE)
     assert none.value.code == 404
+
+
+def told(url: str) -> Any:
+    with urlopen(url, timeout=PATIENCE) as answer:
+        return json.load(answer)
 
 
 def asked(url: str, item: object) -> tuple[int, Any]:

@@ -430,7 +430,12 @@ class App:
     async def _about(self, route: routes.Route, visit: Visit) -> Answer:
         self._holder(visit.request)
         topics = {name: {"workers": topic["workers"]} for name, topic in self._known.topics.items()}
-        return _json(200, {"name": "zbatch", "topics": topics, "ask": "POST /predict/TOPIC", "docs": "/docs"})
+        pipelines = {
+            name: {"stages": [stage["topic"] for stage in one["stages"]], "ready": one["ready"]}
+            for name, one in self._known.pipelines.items()
+        }
+        told = {"name": "zbatch", "topics": topics, "pipelines": pipelines}
+        return _json(200, {**told, "ask": "POST /predict/TOPIC", "docs": "/docs"})
 
     async def _live(self, route: routes.Route, visit: Visit) -> Answer:
         return _json(200, {"live": True})
@@ -450,7 +455,7 @@ class App:
 
     async def _openapi(self, route: routes.Route, visit: Visit) -> Answer:
         self._holder(visit.request)
-        return _json(200, openapi.document(self._known.topics, version(), keyed=self._api_keys is not None))
+        return _json(200, openapi.document(self._known.offered, version(), keyed=self._api_keys is not None))
 
     async def _docs(self, route: routes.Route, visit: Visit) -> Answer:
         return Answer(200, [("content-type", pages.PAGE.kind)], pages.PAGE.data)

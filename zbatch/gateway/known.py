@@ -35,8 +35,8 @@ class Known:
     def __init__(self, wanted: tuple[str, ...] = ()) -> None:
         self.topics: Mapping[str, Mapping[str, Any]] = {}
         """The last snapshot's topics."""
-        self._pipelines: Mapping[str, bool] = {}
-        """The broker's pipelines, which are asked like topics: whether each stage has a worker."""
+        self.pipelines: Mapping[str, Mapping[str, Any]] = {}
+        """The last snapshot's pipelines, which are asked like topics."""
         self._served: Set[str] = frozenset()
         """What has workers, topics and pipelines."""
         self._lacking: Mapping[str, str] = {}
@@ -52,15 +52,15 @@ class Known:
     def learn(self, snapshot: Mapping[str, Any], now: float) -> None:
         """Take in what the broker says of itself."""
         self.topics = snapshot["topics"]
-        pipelines = snapshot.get("pipelines", {})
-        self._pipelines = {name: one["ready"] for name, one in pipelines.items()}
-        served = {name for name, topic in self.topics.items() if topic["workers"]} - self._pipelines.keys()
-        self._served = served.union(name for name, ready in self._pipelines.items() if ready)
-        self._lacking = {name: self._first_idle(one["stages"]) for name, one in pipelines.items()}
+        self.pipelines = snapshot.get("pipelines", {})
+        whole = [name for name, one in self.pipelines.items() if one["ready"]]
+        served = {name for name, topic in self.topics.items() if topic["workers"]} - self.pipelines.keys()
+        self._served = served.union(whole)
+        self._lacking = {name: self._first_idle(one["stages"]) for name, one in self.pipelines.items()}
         self._learned = now
         self._matures = now - snapshot["uptime_s"] + YOUNG
         self._remember(name for name, topic in self.topics.items() if topic["workers"] or topic["batches"])
-        self._remember(name for name, ready in self._pipelines.items() if ready)
+        self._remember(whole)
 
     def _remember(self, served: Iterable[str]) -> None:
         for name in served:
@@ -69,6 +69,11 @@ class Known:
             self._seen[name] = None
         while len(self._seen) > REMEMBERED:
             del self._seen[next(iter(self._seen))]
+
+    @property
+    def offered(self) -> Mapping[str, Mapping[str, Any]]:
+        """Every name that may be asked, and what is known of its models; of a pipeline that is nothing."""
+        return {**self.topics, **{name: {} for name in self.pipelines}}
 
     def silence(self, now: float, since: float) -> float:
         """Return for how long no broker has said anything, to who has listened since then."""
@@ -92,7 +97,7 @@ class Known:
             return None
         if self._learned is None or now - self._learned > STALE:
             return None
-        if topic in self._pipelines:
+        if topic in self.pipelines:
             return NoWorkers(f"stage {self._lacking[topic]!r} of pipeline {topic!r} has no workers now")
         if topic in self._seen:
             return NoWorkers(f"topic {topic!r} has no workers now; it had before")
