@@ -542,9 +542,7 @@ class App:
         try:
             snapshot = await self._client.status(timeout=LOOK)
             self._known.learn(snapshot, self._clock())
-            # A topic that a pipeline has the name of is not the one that gets the item.
-            named = snapshot.get("pipelines", {})
-            self._judges.learn({name: one for name, one in snapshot["topics"].items() if name not in named})
+            self._judges.learn(self._known.offered)
         except ZbatchError:
             pass  # nobody answers: what was known grows stale, and questions find out by themselves
         except Exception:

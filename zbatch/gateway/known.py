@@ -72,7 +72,10 @@ class Known:
 
     @property
     def offered(self) -> Mapping[str, Mapping[str, Any]]:
-        """Every name that may be asked, and what is known of its models; of a pipeline that is nothing."""
+        """Every name that may be asked, and what is known of its models; of a pipeline that is nothing.
+
+        A topic that a pipeline has the name of is left out: it is not the one that gets the item.
+        """
         return {**self.topics, **{name: {} for name in self.pipelines}}
 
     def silence(self, now: float, since: float) -> float:
