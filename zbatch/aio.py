@@ -336,7 +336,7 @@ class AsyncZClient(Generic[In, Out]):
             line.bind()
         now = time.monotonic()
         self._asking.prepare(call, (item,), now, topic, timeout, priority, key, None, request_id)
-        line.put(call)
+        line.put_one_of_many(call, now)
 
     def withdraw(self, call: AsyncCall) -> None:
         """Cancel what :meth:`ask` asked for: nobody hears of it any more."""
@@ -524,6 +524,18 @@ class _LoopLine:
         self._core.submit(future)
         if self._turn is None:
             self._call_soon()
+
+    def put_one_of_many(self, call: AsyncCall, now: float) -> None:
+        """Take a call over where each takes long to come by: those before it may leave within the turn."""
+        core = self._core
+        assert core is not None
+        if core.is_burst:
+            try:
+                self._perform(core.flush(now))
+            except Exception as error:
+                self._break_down(core, error)
+                self.bind()
+        self.put(call)
 
     def read(self, call: Call) -> None:
         """Tell the broker how much of a stream was read."""

@@ -20,7 +20,7 @@ from tests.core.asking import (
 )
 from zbatch.core.actions import Send
 from zbatch.core.calls import Failed, Finished
-from zbatch.core.client import MESSAGE_BYTES, ClientCore
+from zbatch.core.client import BURST, MESSAGE_BYTES, ClientCore
 from zbatch.core.grouping import GROUP_BYTES, GROUP_ITEMS
 from zbatch.core.session import LARGE
 from zbatch.messages import Bulk, Group, Hello, Request, Welcome
@@ -179,6 +179,45 @@ def test_it_knows_how_many_groups_wait_and_which_calls() -> None:
     core.submit(third)
     assert (core.open_groups, core.open_calls()) == (2, [first, second, third])
     assert not core.is_idle
+
+
+def is_burst_after(core: ClientCore, count: int) -> bool:
+    """Submit so many calls more."""
+    for _ in range(count):
+        core.submit(call())
+    return core.is_burst
+
+
+def test_a_burst_is_a_batch_of_many_models() -> None:
+    core = connected()
+    assert not is_burst_after(core, 63)
+    assert is_burst_after(core, 1)
+    core.flush(0.0)
+    assert not is_burst_after(core, 0)
+
+
+def test_a_burst_is_a_quarter_of_what_waits_where_more_waits() -> None:
+    core = connected()
+    ask(core, *(call() for _ in range(400)))
+    assert not is_burst_after(core, 99)
+    assert is_burst_after(core, 1)
+
+
+def test_what_is_withdrawn_waits_no_longer() -> None:
+    core = connected()
+    first, *others = [call() for _ in range(4 * BURST + 1)]
+    ask(core, first, *others)
+    assert not is_burst_after(core, BURST)
+    core.cancel(first, 0.0)
+    assert is_burst_after(core, 0)
+
+
+def test_what_has_its_outcome_waits_no_longer() -> None:
+    core = connected()
+    ask(core, *(call() for _ in range(5 * BURST)))
+    assert not is_burst_after(core, BURST)
+    result(core, 1, *(b"y" for _ in range(BURST)))
+    assert is_burst_after(core, 0)
 
 
 def test_what_has_ended_is_swept_from_the_index_of_groups() -> None:

@@ -21,6 +21,7 @@ import pytest
 from tests.live.shell import PATIENCE, ROOT, environment, until
 from zbatch import AsyncZClient, BadRequest, BrokerUnreachable, Cancelled, ClientClosed, ZbatchError, ZClient
 from zbatch.aio import AsyncCall
+from zbatch.core.client import BURST
 
 pytestmark = pytest.mark.live
 
@@ -282,6 +283,40 @@ def test_a_call_without_a_future_is_told_of_its_one_outcome(frontend: str) -> No
         assert [call.told for call in calls[:100]] == [[number] for number in range(100)]
         np.testing.assert_equal(calls[100].told, [large])
         assert calls[101].told == ["no_workers"]
+
+    run_async(ask, frontend)
+
+
+def test_of_many_calls_without_a_future_the_first_leave_before_the_last_are_made(frontend: str) -> None:
+    async def ask(client: AsyncZClient[object, object]) -> None:
+        assert await client.predict(["welcomed"]) == ["welcomed"]
+        calls = [Told() for _ in range(2 * BURST)]
+        for number, call in enumerate(calls):
+            client.ask(call, number)
+        assert [call.group is not None for call in calls] == [True] * BURST + [False] * BURST
+        while not all(call.told for call in calls):
+            await asyncio.sleep(0.01)
+
+        assert [call.told for call in calls] == [[number] for number in range(2 * BURST)]
+
+    run_async(ask, frontend)
+
+
+def test_where_the_first_of_many_calls_cannot_leave_they_end_and_the_next_begin_anew(frontend: str) -> None:
+    def broken(now: float) -> list[Any]:
+        raise OSError("no more")
+
+    async def ask(client: AsyncZClient[object, object]) -> None:
+        assert await client.predict(["welcomed"]) == ["welcomed"]
+        assert client._line._core is not None
+        client._line._core.flush = broken  # type: ignore[method-assign]
+        calls = [Told() for _ in range(BURST + 1)]
+        for number, call in enumerate(calls):
+            client.ask(call, number)
+        while not all(call.told for call in calls):
+            await asyncio.sleep(0.01)
+
+        assert [call.told for call in calls] == [["broker_unreachable"]] * BURST + [[BURST]]
 
     run_async(ask, frontend)
 

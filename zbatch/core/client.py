@@ -55,6 +55,12 @@ WORD = 0.050
 MESSAGE_BYTES = 1 << 20
 """A message is closed beyond this: one long message would hold up the beats behind it."""
 
+BURST = 64
+"""Calls that make a message of their own where it costs long to gather more: a batch of many models."""
+
+SHARE = 4
+"""A burst is also this part of all that waits, at least: many small messages cost more than they gain."""
+
 RANGES = 4_096
 
 MOVES = 6
@@ -103,6 +109,8 @@ class ClientCore:
         self._pending: list[Call] = []
         self._unsent: list[Sent] = []
         self._groups: dict[int, Sent] = {}
+        self._waiting = 0
+        """Items of groups without an outcome."""
         self._bases: list[int] = []
         """Bases of open groups, ascending; those that ended are swept now and then."""
         self._next = 1
@@ -129,6 +137,15 @@ class ClientCore:
     def is_idle(self) -> bool:
         """Whether nothing waits for an outcome."""
         return not self._groups and not self._pending and not self._asked_status
+
+    @property
+    def is_burst(self) -> bool:
+        """Whether so much was submitted that it should leave before more is, where that takes its time.
+
+        Broker and worker can begin while the rest is still read.
+        """
+        count = len(self._pending)
+        return count >= BURST and count * SHARE >= self._waiting
 
     def start(self, now: float) -> list[Action]:
         """Introduce this client to its broker."""
@@ -283,6 +300,7 @@ class ClientCore:
             if session.welcomed:
                 actions.append(Send(session.peer, Bye(*session.stamp())))
         self._groups.clear()
+        self._waiting = 0
         self._pending.clear()
         return actions
 
@@ -292,6 +310,7 @@ class ClientCore:
         count = len(sent.items)
         sent.base = self._next
         sent.open = count
+        self._waiting += count
         sent.size = self._measure(sent.items, sent.buffers)
         if sent.names is not None:
             sent.size += sum(map(len, sent.names))
@@ -496,6 +515,7 @@ class ClientCore:
 
     def _end(self, sent: Sent, count: int) -> None:
         sent.open -= count
+        self._waiting -= count
         if not sent.open:
             self._groups.pop(sent.base, None)
             self._deadlines.discard(sent.bucket, sent)
@@ -594,6 +614,7 @@ class ClientCore:
         for sent in self._groups.values():
             self._deadlines.discard(sent.bucket, sent)
         self._groups.clear()
+        self._waiting = 0
         self._pending.clear()
         self._unsent.clear()
         return [Failed(calls, denied.fault)]
