@@ -520,6 +520,7 @@ STARTS: list[tuple[str, Callable[[str], Any]]] = [
     ("farm.toml", lambda file: config.resolve_broker({}, file)),
     ("farm.toml", lambda file: config.resolve_worker({"name": "large"}, file)),
     ("farm.toml", lambda file: config.resolve_worker({"name": "small"}, file)),
+    ("farm.toml", lambda file: config.resolve_gateway({}, file)),
     ("farm.toml", lambda file: config.resolve_client({}, file)),
 ]
 

@@ -347,6 +347,18 @@ def test_a_folder_of_keys_in_a_file_lies_beside_that_file(tmp_path: Path) -> Non
     assert found.settings.keys == str(tmp_path / "keys")
 
 
+def test_the_files_that_a_gateways_table_names_lie_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/alice")
+    (tmp_path / "farm.toml").write_text(
+        '[gateway]\nkeys = ""\napi_keys = "http.toml"\ntls_cert = "~/cert.pem"\ntls_key = "/etc/key.pem"\n'
+    )
+    found = config.resolve_gateway({}, str(tmp_path / "farm.toml")).settings
+    files = ("", str(tmp_path / "http.toml"), "/home/alice/cert.pem", "/etc/key.pem")
+    assert (found.keys, found.api_keys, found.tls_cert, found.tls_key) == files
+
+
 def test_one_variable_names_the_keys_of_everybody_who_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ZBATCH_KEYS", "/etc/keys")
     assert config.resolve_client({"topic": "bert"}).settings.keys == "/etc/keys"

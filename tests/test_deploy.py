@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from zbatch import config, series
+from zbatch import config, launcher, series
 from zbatch.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -50,15 +50,20 @@ def test_every_command_and_option_is_one_of_ours(path: Path) -> None:
 
 
 def test_the_units_give_time_enough_to_leave() -> None:
-    drain = config.Timing().drain
-    for name, least in (("zbatch-worker@.service", drain), ("zbatch-broker.service", 5.0)):
+    leaves = {
+        "zbatch-worker@.service": config.Timing().drain,
+        "zbatch-broker.service": 5.0,
+        "zbatch-gateway.service": config.GatewaySettings().drain + launcher.LAST_WORDS,
+    }
+    assert sorted(leaves) == [unit.name for unit in UNITS]
+    for name, least in leaves.items():
         (seconds,) = re.findall(r"TimeoutStopSec=(\d+)", (DEPLOY / name).read_text())
         assert float(seconds) > least
 
 
 def test_the_compose_file_is_one() -> None:
     found = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    assert sorted(found["services"]) == ["broker", "worker"]
+    assert sorted(found["services"]) == ["broker", "gateway", "worker"]
     for service in found["services"].values():
         assert {"image", "command", "restart", "stop_grace_period", "volumes"} <= set(service)
 

@@ -18,6 +18,7 @@ from zbatch.config import (
     BrokerSettings,
     CheckSettings,
     ClientSettings,
+    GatewaySettings,
     StatusSettings,
     WorkerSettings,
     leaves,
@@ -30,7 +31,15 @@ ROOT = Path(__file__).parents[1]
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 PAGES += sorted((ROOT / "docs").rglob("*.md"))
-KINDS = (BrokerSettings, WorkerSettings, ClientSettings, StatusSettings, BenchSettings, CheckSettings)
+KINDS = (
+    BrokerSettings,
+    WorkerSettings,
+    ClientSettings,
+    StatusSettings,
+    BenchSettings,
+    CheckSettings,
+    GatewaySettings,
+)
 MODULES = sorted(path.relative_to(ROOT / "zbatch").as_posix() for path in (ROOT / "zbatch").rglob("*.py"))
 
 

@@ -126,6 +126,10 @@ def load(path: str | Path) -> dict[str, list[Table]]:
     return {section: list(_tables(path, section, value)) for section, value in content.items()}
 
 
+FILES = {"keys", "api_keys", "tls_cert", "tls_key"}
+"""Settings that name a file or a folder: what a file of settings names lies beside it."""
+
+
 def _tables(path: Path, section: str, value: object) -> Iterator[Table]:
     if section not in SECTIONS:
         raise ConfigError(f"{path}: has an unknown table [{section}]{_instead(section, SECTIONS)}")
@@ -139,8 +143,9 @@ def _tables(path: Path, section: str, value: object) -> Iterator[Table]:
         _check(place, SECTIONS[section], values)
         if "model" in values:
             values["model"] = _beside(path, values["model"])
-        if isinstance(values.get("keys"), str) and values["keys"]:
-            values["keys"] = str(path.parent / Path(values["keys"]).expanduser())
+        for name in FILES & values.keys():
+            if values[name]:
+                values[name] = str(path.parent / Path(values[name]).expanduser())
         yield Table(place, str(path), values)
 
 

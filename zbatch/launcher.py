@@ -34,6 +34,7 @@ from zbatch.model_metrics import Shelf
 from zbatch.parts import Role, spawn_part
 from zbatch.processes import LEAVE, Alarm, Child, die_with_parent, heed_orders, reap_strangers
 from zbatch.sockets import require_free
+from zbatch.watchdog import Watchdog
 
 FAILED = 1
 WRONG = 2
@@ -78,6 +79,7 @@ class Launcher:
         self._shelf = Shelf.create(len(gateways)) if len(gateways) > 1 else None
         """Where gateways that share an address show each other what they count: who is scraped shows all."""
         self._alarm = Alarm()
+        self._watchdog = Watchdog()
         self._poll = select.poll()
         self._poll.register(self._alarm, select.POLLIN)
         self._orders = 0
@@ -94,8 +96,11 @@ class Launcher:
 
     def run(self) -> int:
         """Supervise until stopped, or until a child gives up; return the exit status."""
+        self._start_due(time.monotonic())
+        self._watchdog.ready()
         while not self._is_over():
             now = time.monotonic()
+            self._watchdog.alive(now)
             self._start_due(now)
             ready = {descriptor for descriptor, _ in self._poll.poll(self._patience(now))}
             if self._alarm.fileno() in ready:
@@ -190,6 +195,7 @@ class Launcher:
     def _leave(self) -> None:
         if self._leaves_until is not None:
             return
+        self._watchdog.stopping()
         now = time.monotonic()
         self._turns = [self._gateways, self._workers, self._brokers]
         self._leaves_until = now
@@ -217,6 +223,7 @@ class Launcher:
             due = self._leaves_until
         else:
             due = min((part.start_at for part in self._parts() if part.child is None), default=now + 3600.0)
+        due = self._watchdog.sooner(due) or due
         return max(0, int((min(due, now + 3600.0) - now) * 1000) + 1)
 
 

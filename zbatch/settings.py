@@ -439,8 +439,8 @@ class GatewaySettings(Settings, frozen=True):
         _above_zero(self, "timeout", "body_timeout")
         _at_least(self, 1, "processes", "max_body", "max_header", "max_connections")
         if bool(self.tls_cert) != bool(self.tls_key):
-            missing = "tls_key" if self.tls_cert else "tls_cert"
-            raise Wrong(missing, "wanted both a certificate and its key, got one of them")
+            said, missing = ("tls_cert", "--tls-key") if self.tls_cert else ("tls_key", "--tls-cert")
+            raise Wrong(said, f"wanted both a certificate and its key, got one of them; say {missing}, too")
         if not self.insecure and not self.api_keys and not notation.is_loopback(f"tcp://{self.http}"):
             raise Wrong(
                 "http",

@@ -10,6 +10,7 @@ import re
 import signal
 import socket
 import ssl
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -571,6 +572,26 @@ def test_with_a_certificate_a_gateway_speaks_tls(
 
     assert (answer.status, answer.read()) == (200, b"[7]")
     connection.close()
+
+
+def test_a_certificate_that_is_none_is_told_by_a_sentence(certificate: Certificate, tmp_path: Path) -> None:
+    nothing, locked = tmp_path / "nothing.pem", tmp_path / "locked.pem"
+    nothing.write_text("no certificate")
+    locking = ["openssl", "pkey", "-aes256", "-passout", "pass:secret"]
+    locking += ["-in", str(certificate.key), "-out", str(locked)]
+    subprocess.run(locking, check=True, capture_output=True, timeout=PATIENCE)
+    cert, key = str(certificate.path), str(certificate.key)
+    told = {
+        ("--tls-cert", cert): "got one of them; say --tls-key, too",
+        ("--tls-key", key): "got one of them; say --tls-cert, too",
+        ("--tls-cert", f"{cert}-", "--tls-key", key): "cannot be read: No such file or directory",
+        ("--tls-cert", str(nothing), "--tls-key", key): "wanted a certificate and its key, both in PEM",
+        ("--tls-cert", cert, "--tls-key", str(locked)): "both in PEM, without a password",
+    }
+    for options, sentence in told.items():
+        ended = zbatch("gateway", "--http", "127.0.0.1:0", *options)
+        assert (ended.returncode, sentence in ended.stderr) == (2, True), ended.stderr
+        assert "Traceback" not in ended.stderr
 
 
 def test_serve_runs_a_gateway_too_and_leaves_nothing_behind(

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import shutil
 import socket
 import ssl
-import subprocess
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from tests.live.conftest import Certificate
 from tests.live.shell import PATIENCE, Zbatch
 
 pytestmark = pytest.mark.live
@@ -135,26 +133,11 @@ def test_those_who_wait_for_a_connection_and_give_up_cost_nobody_a_place(run: Ru
     assert held[1].asks() == 200
 
 
-def test_over_tls_a_connection_beyond_the_limit_waits_too(run: Run, frontend: str, tmp_path: Path) -> None:
-    if shutil.which("openssl") is None:
-        pytest.skip("openssl makes the certificate")
-    key, cert = tmp_path / "key.pem", tmp_path / "cert.pem"
-    made = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-days",
-        "1",
-        "-subj",
-        "/CN=localhost",
-    ]
-    made += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(cert)]
-    subprocess.run(made, check=True, capture_output=True, timeout=PATIENCE)
-    port = a_gateway(run, frontend, "--tls-cert", str(cert), "--tls-key", str(key))
-    trusted = ssl.create_default_context(cafile=str(cert))
+def test_over_tls_a_connection_beyond_the_limit_waits_too(
+    run: Run, frontend: str, certificate: Certificate
+) -> None:
+    port = a_gateway(run, frontend, *certificate.options)
+    trusted = ssl.create_default_context(cafile=certificate.path)
 
     def dial() -> http.client.HTTPConnection:
         return http.client.HTTPSConnection("127.0.0.1", port, timeout=PATIENCE, context=trusted)

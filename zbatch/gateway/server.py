@@ -24,6 +24,7 @@ from zbatch.journal import Journal
 from zbatch.model_metrics import Shelf
 from zbatch.processes import heed_orders
 from zbatch.sockets import cannot_listen, settle_allocator, settle_collector
+from zbatch.watchdog import Watchdog
 
 if TYPE_CHECKING:
     from zbatch.gateway.app import App
@@ -154,12 +155,19 @@ async def _serve(
         await app.close()
         raise cannot_listen(f"{place.host}:{place.port}", error) from None
     heed_orders(orders.stop, lifeline)
-    watching = [loop.create_task(app.watch()), loop.create_task(_miss(known, settings, journal))]
+    watchdog = Watchdog()
+    watching = [
+        loop.create_task(app.watch()),
+        loop.create_task(_miss(known, settings, journal)),
+        loop.create_task(_stay_watched(watchdog)),
+    ]
     journal.event(
         "gateway started", version=version(), pid=os.getpid(), url=_url(settings, place), **describe(settings)
     )
     settle_collector()
+    watchdog.ready()
     await orders.ordered.wait()
+    watchdog.stopping()
     journal.event("leaving", waits_s=settings.drain)
     app.leaving = True
     server.leave()
@@ -216,6 +224,17 @@ async def _miss(known: Known, settings: GatewaySettings, journal: Journal) -> No
         await asyncio.sleep(1.0)
 
 
+async def _stay_watched(watchdog: Watchdog) -> None:
+    """Tell the service manager that the loop turns, where it asked; until cancelled."""
+    while True:
+        now = time.monotonic()
+        watchdog.alive(now)
+        due = watchdog.sooner(None)
+        if due is None:
+            return
+        await asyncio.sleep(due - now)
+
+
 async def _until_quiet(app: App, server: Server, until: float, at_once: asyncio.Event) -> None:
     """Wait until no request was in flight for a moment: those who were on the way are answered, too."""
     loop = asyncio.get_running_loop()
@@ -252,11 +271,17 @@ def _server(settings: GatewaySettings, app: App) -> Server:
 def _tls(settings: GatewaySettings) -> ssl.SSLContext:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.set_alpn_protocols(["http/1.1"])
+    files = f"--tls-cert {settings.tls_cert} and --tls-key {settings.tls_key}"
     try:
-        context.load_cert_chain(settings.tls_cert, settings.tls_key)
-    except (OSError, ssl.SSLError) as error:
-        files = f"--tls-cert {settings.tls_cert} and --tls-key {settings.tls_key}"
-        raise ConfigError(f"{files} cannot be used: {error}") from None
+        # No password: else OpenSSL would ask for one, at the terminal.
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"{files} cannot be used ({error.reason or error}): "
+            "wanted a certificate and its key, both in PEM, without a password"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"{files} cannot be read: {error.strerror}") from None
     return context
 
 
