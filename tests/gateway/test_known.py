@@ -78,6 +78,21 @@ def test_in_a_brokers_first_ten_seconds_everything_waits(topic: str) -> None:
     assert made.objection(topic, 68.5) is not None
 
 
+def test_at_a_young_broker_a_name_that_nobody_served_may_come_until_it_is_ten_seconds_old() -> None:
+    made = known(bert=1)
+    assert not made.may_come("brt", 50.0)
+    made.learn(snapshot(uptime=1.0, bert=0, resnet=1, asked_for=0), 60.0)
+
+    assert made.may_come("brt", 68.9)
+    assert made.may_come("asked_for", 68.9)
+    assert not made.may_come("brt", 69.0)
+    # What was seen, and what is served, is asked for at once.
+    assert not made.may_come("bert", 60.0)
+    assert not made.may_come("resnet", 60.0)
+    asked = [name for name in ("bert", "resnet", "brt") if made.is_to_be_asked(name, 60.0)]
+    assert asked == ["bert", "resnet"]
+
+
 def test_without_a_fresh_snapshot_the_question_itself_finds_out() -> None:
     assert Known().objection("bert", 0.0) is None
     assert known(resnet=1).objection("bert", 55.0) is not None
@@ -158,3 +173,11 @@ def test_a_pipeline_with_a_stage_that_nobody_serves_is_an_outage() -> None:
 
 def test_a_pipeline_goes_before_a_topic_of_its_name() -> None:
     assert isinstance(with_pipelines(Known(), bert=False).objection("bert", 50.0), NoWorkers)
+
+
+def test_a_pipeline_that_a_young_broker_knows_need_not_come() -> None:
+    made = Known()
+    made.learn(snapshot(uptime=1.0) | {"pipelines": {"photos": {"stages": [], "ready": False}}}, 60.0)
+
+    assert not made.may_come("photos", 60.0)
+    assert made.may_come("photo", 60.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from zbatch.errors import BadRequest
 from zbatch.gateway.answers import NoSuchPath, WrongMethod
 from zbatch.gateway.routes import Route, find
 
@@ -43,6 +44,12 @@ from zbatch.gateway.routes import Route, find
 )
 def test_a_path_is_a_call(method: str, path: str, route: Route) -> None:
     assert find(method, path) == route
+
+
+@pytest.mark.parametrize("name", ["a,b", "a%0Ab", "a%00", "x" * 129])
+def test_a_name_that_no_topic_can_have_is_a_bad_request(name: str) -> None:
+    with pytest.raises(BadRequest, match="wanted a topic's name, 1 to 128 printable characters"):
+        find("POST", f"/predict/{name}")
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from zbatch.errors import (
     BatchError,
     ClientClosed,
     ConfigError,
+    NoWorkers,
     TooLarge,
     ZbatchError,
 )
@@ -240,7 +241,7 @@ class App:
         self._prompts += 1
         try:
             wanted = heads.wanted(request)
-            if wanted.framing is not None or self._known.objection(route.topic, now) is not None:
+            if wanted.framing is not None or not self._known.is_to_be_asked(route.topic, now):
                 self._prompts -= 1
                 return False
             prompt.accept = wanted.accept
@@ -360,7 +361,8 @@ class App:
         asked = wanted.asked
         items = self._items(route, wanted, holder, body)
         came = self._clock()
-        await self._require_served(route.topic, min(asked.wait, asked.timeout or asked.wait))
+        timeout = self._timeout if asked.timeout is None else asked.timeout
+        await self._require_served(route.topic, min(asked.wait, asked.timeout or asked.wait), timeout)
         waited = self._clock() - came
         self._judge(route, items)
         output: Any
@@ -429,6 +431,7 @@ class App:
 
     async def _about(self, route: routes.Route, visit: Visit) -> Answer:
         self._holder(visit.request)
+        await self._look()
         topics = {name: {"workers": topic["workers"]} for name, topic in self._known.topics.items()}
         pipelines = {
             name: {"stages": [stage["topic"] for stage in one["stages"]], "ready": one["ready"]}
@@ -455,6 +458,7 @@ class App:
 
     async def _openapi(self, route: routes.Route, visit: Visit) -> Answer:
         self._holder(visit.request)
+        await self._look()
         return _json(200, openapi.document(self._known.offered, version(), keyed=self._api_keys is not None))
 
     async def _docs(self, route: routes.Route, visit: Visit) -> Answer:
@@ -515,19 +519,24 @@ class App:
 
     # --- which topics there are ----------------------------------------------------------------------
 
-    async def _require_served(self, topic: str, wait: float) -> None:
-        """Raise what is to be said against a question for this topic, unless a fresh look finds workers."""
-        objection = self._known.objection(topic, self._clock())
-        if objection is None:
-            return
-        until = self._clock() + wait
-        while True:
+    async def _require_served(self, topic: str, wait: float, patience: float) -> None:
+        """Raise what is to be said against a question for this topic, unless a fresh look finds workers.
+
+        Args:
+            topic: What is asked for.
+            wait: Seconds that workers may take to come where there was an objection.
+            patience: Seconds in which a young broker's topic may still come, or prove to be none.
+
+        """
+        began = self._clock()
+        while not self._known.is_to_be_asked(topic, self._clock()):
             await self._look()
-            objection = self._known.objection(topic, self._clock())
-            if objection is None:
-                return
-            if self._clock() >= until:
+            now = self._clock()
+            objection = self._known.objection(topic, now)
+            if objection is not None and now - began >= wait:
                 raise objection
+            if objection is None and now - began >= patience:
+                raise NoWorkers(f"no worker has come for topic {topic[:100]!r}")
             await asyncio.sleep(AGAIN)
 
     async def _look(self) -> None:

@@ -40,7 +40,8 @@ class Desk(NamedTuple):
     """Who asks, found before a body is read."""
     body: Callable[[Visit], Awaitable[bytes]]
     asked: Callable[[Head], Asked]
-    require_served: Callable[[str, float], Awaitable[None]]
+    require_served: Callable[[str, float, float], Awaitable[None]]
+    """Wait for a topic's workers so many seconds where it had some, or so many where it is new."""
     look: Callable[[], Awaitable[None]]
     """See a fresh snapshot."""
 
@@ -156,13 +157,13 @@ class Inference:
 
         Raises what is to be said where nobody serves it, or not in that version.
         """
-        await self._desk.require_served(route.topic, wait)
         until = self._clock() + (self._timeout if timeout is None else timeout)
+        await self._desk.require_served(route.topic, wait, until - self._clock())
         while not self._known.has_workers(route.topic):
             if self._clock() >= until:
                 raise NoWorkers(f"no worker has come for topic {route.topic[:100]!r}")
             await asyncio.sleep(AGAIN)
-            await self._desk.require_served(route.topic, wait)
+            await self._desk.require_served(route.topic, wait, until - self._clock())
             await self._desk.look()
         if route.topic not in self._known.topics:
             raise UnknownTopic(

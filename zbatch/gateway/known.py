@@ -1,7 +1,8 @@
 """Which topics there are, as far as a gateway can know: it looks at its broker's snapshots now and then.
 
 A question for what nobody ever served is refused at once, and so is one for what lost its workers; a broker
-that has just begun may still be found by its workers, so there questions wait as ZClient's do.
+that has just begun may still be found by its workers, so there questions wait as ZClient's do: in the broker
+for what this gateway has seen served, here for a name that may prove to be wrong.
 """
 
 from __future__ import annotations
@@ -108,6 +109,17 @@ class Known:
         named = ", ".join(map(repr, served[:NAMED])) or "none"
         more = f" and {len(served) - NAMED} more" if len(served) > NAMED else ""
         return UnknownTopic(f"nobody has served topic {topic[:100]!r}; there are {named}{more}")
+
+    def is_to_be_asked(self, topic: str, now: float) -> bool:
+        """Return whether a question for it may go to the broker at once."""
+        if topic in self._served:
+            return True
+        return self.objection(topic, now) is None and not self.may_come(topic, now)
+
+    def may_come(self, topic: str, now: float) -> bool:
+        """Return whether a name that nobody was seen to serve may yet be served: the broker is young."""
+        is_strange = topic not in self._served and topic not in self._seen and topic not in self.pipelines
+        return is_strange and now < self._matures
 
     def is_ready(self, now: float) -> bool:
         """Return whether a broker answers, a topic has workers, and all that are wanted had some."""

@@ -10,6 +10,8 @@ from functools import lru_cache
 from typing import NamedTuple
 from urllib.parse import unquote
 
+from zbatch import notation
+from zbatch.errors import BadRequest
 from zbatch.gateway.answers import NoSuchPath, WrongMethod
 
 
@@ -62,7 +64,8 @@ OF_REPOSITORY: Mapping[str, Mapping[str, str]] = {"load": {"POST": "load"}, "unl
 def find(method: str, path: str) -> Route:
     """Return what is called.
 
-    Raises :class:`NoSuchPath` (404) and :class:`WrongMethod` (405).
+    Raises :class:`NoSuchPath` (404), :class:`WrongMethod` (405), and :class:`BadRequest` (400) where no topic
+    can have such a name.
     """
     if path.startswith(PREDICT):
         return _predict(method, path)
@@ -88,7 +91,10 @@ def _predict(method: str, path: str) -> Route:
             f"there is nothing at {path[:200]!r}; wanted {PREDICT}TOPIC or {PREDICT}TOPIC{BATCH}"
         )
     _allowed(method, path, {"POST": call})
-    return Route(call, unquote(topic) if "%" in topic else topic)
+    try:
+        return Route(call, notation.topic(unquote(topic)))
+    except ValueError as error:
+        raise BadRequest(str(error)) from None
 
 
 def _model(method: str, path: str) -> Route:
