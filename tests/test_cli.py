@@ -252,7 +252,7 @@ def test_predict_prints_one_line_of_json_for_each_item() -> None:
     assert result.stdout.splitlines() == ["42", '"how are youhow are you"', "[1,1]"]
     assert FakeClient.made == [
         (("tcp://127.0.0.1:5555",), {"topic": "bert", "timeout": 5.0, "keys": "", "timing": config.Timing()}),
-        (("key", ""), ("priority", 2), ("return_exceptions", True), ("window", 1_000)),
+        (("key", ""), ("priority", 2), ("request_id", ""), ("return_exceptions", True), ("window", 1_000)),
     ]
 
 

@@ -121,6 +121,7 @@ def test_what_is_written_is_read(read: Callable[[object], object], value: object
         (notation.gpus, "0,cpu", "wanted all, cpu, or GPUs by index or UUID such as 0,1, got '0,cpu'"),
         (notation.gpus, True, "wanted a string, got True"),
         (notation.arguments, "a", "wanted key=value, got 'a'"),
+        (notation.arguments, ["a=1", "a=2"], "wanted a once, got it twice"),
         (notation.arguments, 5, "wanted key=value, got 5"),
         (notation.arguments, ["1a=2"], "wanted key=value, where the key is a name of Python, got '1a'"),
         (

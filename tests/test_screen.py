@@ -75,6 +75,21 @@ def test_pipelines_are_shown_with_their_topics_and_whether_each_is_served() -> N
     assert lines[at + 1 : at + 3] == ["late - no", "photos bert, old yes"]
 
 
+def test_one_pipeline_can_be_shown_alone_with_its_topics_and_their_workers() -> None:
+    stages = [{"name": "judge", "topic": "old"}]
+    told = SNAPSHOT | {"pipelines": {"bert": {"stages": stages, "ready": True}, "late": {"ready": False}}}
+
+    assert shown(told, "bert") == [
+        "broker 0a0b, up 2.0h, 5 clients",
+        "topic waiting oldest running workers items/s p50 p99 batch fill closed errors",
+        "old (draining) - - - 1 - - - - - - -",
+        "no worker: start one with zbatch worker MODEL",
+        "pipeline topics ready",
+        "bert old yes",
+        "counters: malformed 3",
+    ]
+
+
 def test_one_topic_can_be_shown_alone() -> None:
     assert shown(SNAPSHOT, "idle") == [
         "broker 0a0b, up 2.0h, 5 clients",

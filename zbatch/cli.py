@@ -591,6 +591,7 @@ def _print_outcomes(client: ZClient[Any, Any], texts: Iterable[str], settings: C
         window=settings.window,
         priority=settings.priority,
         key=settings.key,
+        request_id=settings.request_id,
         return_exceptions=True,
     )
     for place, outcome in enumerate(_in_order(outcomes, refused)):

@@ -214,7 +214,12 @@ def pairs(value: object) -> dict[str, Any]:
     if isinstance(value, dict):
         return dict(value)
     if isinstance(value, list | tuple):
-        return dict(_pair(text(item)) for item in value)
+        read: dict[str, Any] = {}
+        for key, item in (_pair(text(one)) for one in value):
+            if key in read:
+                raise ValueError(f"wanted {key} once, got it twice")
+            read[key] = item
+        return read
     raise ValueError(f"wanted key=value, got {value!r}")
 
 

@@ -52,17 +52,22 @@ def console() -> Console:
 
 
 def render(snapshot: Mapping[str, Any], topic: str | None = None) -> RenderableType:
-    """Return tables of topics and workers, and a line about the broker; of one topic, or of all."""
+    """Return tables of topics and workers, and a line about the broker; of one name, or of all."""
+    pipelines = _of(snapshot, "pipelines")
+    pipelines = {name: _of(pipelines, name) for name in pipelines if topic in (None, name)}
+    # A pipeline goes before a topic of its name, and is shown with the topics that it goes through.
+    shown = _topics_of(pipelines[topic]) if topic in pipelines else {topic}
     topics = {
-        name: _of(_of(snapshot, "topics"), name) for name in _of(snapshot, "topics") if topic in (None, name)
+        name: _of(_of(snapshot, "topics"), name)
+        for name in _of(snapshot, "topics")
+        if topic is None or name in shown
     }
-    workers = [one for one in snapshot.get("workers") or () if topic in (None, one.get("topic"))]
+    workers = [one for one in snapshot.get("workers") or () if topic is None or one.get("topic") in shown]
     parts: list[RenderableType] = [_headline(snapshot), _topics(topics)]
     parts.append(
         _workers(workers) if workers else Text("no worker: start one with zbatch worker MODEL", "yellow")
     )
-    pipelines = _of(snapshot, "pipelines")
-    if pipelines and topic is None:
+    if pipelines:
         parts.append(_pipelines(pipelines))
     counters = [f"{name} {count}" for name, count in _of(snapshot, "counters").items() if count]
     if counters:
@@ -106,8 +111,12 @@ def _workers(workers: Iterable[Mapping[str, Any]]) -> Table:
     return _table(titles, ([_word(worker.get(title)) for title in titles] for worker in workers))
 
 
-def _pipelines(pipelines: Mapping[str, Any]) -> Table:
-    rows = (_pipeline(name, _of(pipelines, name)) for name in sorted(pipelines))
+def _topics_of(pipeline: Mapping[str, Any]) -> set[str]:
+    return {str(stage.get("topic")) for stage in pipeline.get("stages") or ()}
+
+
+def _pipelines(pipelines: Mapping[str, Mapping[str, Any]]) -> Table:
+    rows = (_pipeline(name, pipelines[name]) for name in sorted(pipelines))
     return _table(["pipeline", "topics", "ready"], rows)
 
 

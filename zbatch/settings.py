@@ -492,6 +492,9 @@ class ClientSettings(Settings, frozen=True):
     window: Whole = 1_000
     """Items in flight at a time when they come from stdin."""
 
+    request_id: Text = ""
+    """What workers' logs call these items, where they name any."""
+
     timing: Timing = Timing()
     """How long silence lasts before it means something."""
 

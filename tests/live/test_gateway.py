@@ -488,6 +488,27 @@ def test_with_api_keys_only_who_holds_one_is_answered_for_its_topics_within_its_
     assert gateway.predict(2, x_api_key=carol) == (200, 2)
 
 
+def test_a_file_of_keys_that_went_away_is_told_of_once_and_its_keys_hold(
+    run: Callable[..., Zbatch], cluster: tuple[str, Path], tmp_path: Path
+) -> None:
+    file = tmp_path / "keys.toml"
+    alice = zbatch("keys", "http", str(file), "alice").stdout.strip()
+    process = run("gateway", "--http", "127.0.0.1:0", "--endpoint", cluster[0], "--api-keys", str(file))
+    gateway = Gateway(process)
+
+    file.unlink()
+    process.says("API keys not read")
+    time.sleep(2.5)  # it looks every second
+    assert gateway.predict(1, x_api_key=alice) == (200, 1)
+    file.write_text("[alice")
+    assert process.says("no valid TOML").count("API keys not read") == 2
+    file.unlink()
+    process.says("API keys not read", times=3)
+    zbatch("keys", "http", str(file), "bob")
+    process.says("API keys read")
+    assert gateway.predict(1, x_api_key=alice)[0] == 401
+
+
 def test_what_a_gateway_does_is_counted_for_prometheus(gateway: Gateway) -> None:
     gateway.predict(1)
     gateway.ask("GET", "/nothing")

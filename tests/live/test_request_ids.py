@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.shell import PATIENCE, ROOT, Zbatch, until
+from tests.live.shell import PATIENCE, ROOT, Zbatch, until, zbatch
 from tests.live.test_gateway import Gateway
 from tests.live.test_inference import OTHERS
 from zbatch import AsyncZClient, BadInput, Future, PoisonItem, ZClient
@@ -94,6 +94,13 @@ def test_a_request_that_failed_is_found_by_the_id_that_the_gateway_made(farm: Fa
     assert status == 500
     line = line_of(farm.bert, "requests failed", headers["x-request-id"])
     assert f"kind=ValueError at={MODELS}:" in line
+
+
+def test_a_request_that_failed_is_found_by_the_id_that_a_shell_gave(farm: Farm) -> None:
+    asked = zbatch("predict", "--endpoint", farm.front, "--request-id", "shell-1", "bert", "fail")
+
+    assert asked.returncode == 1
+    assert "code=model_failed" in line_of(farm.bert, "requests failed", "shell-1")
 
 
 def test_a_request_of_several_items_is_named_once(farm: Farm) -> None:

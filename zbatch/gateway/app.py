@@ -190,6 +190,8 @@ class App:
         self._request_ids = RequestIds()
         self._looking: asyncio.Task[None] | None = None
         self._looked = -LOOK
+        self._keys_trouble = ""
+        """Why the keys could not be read the last time; each reason is said once."""
         self.leaving = False
         """Not ready any more; what comes is answered, and its connection closed."""
         self.figures = Figures()
@@ -582,7 +584,11 @@ class App:
             if self._api_keys is not None and self._api_keys.look():
                 self._journal.event("API keys read")
         except ConfigError as error:
-            self._journal.event("API keys not read", level="error", why=str(error))
+            if str(error) != self._keys_trouble:
+                self._journal.event("API keys not read", level="error", why=str(error))
+            self._keys_trouble = str(error)
+        else:
+            self._keys_trouble = ""
 
     def _sweep(self, now: float) -> None:
         for visit in list(self._visits):
