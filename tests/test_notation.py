@@ -222,6 +222,14 @@ def test_loopback_is_what_only_this_machine_reaches(endpoint: str, private: bool
     assert notation.is_loopback(endpoint) is private
 
 
+@pytest.mark.parametrize(
+    ("address", "parts"),
+    [("127.0.0.1:8000", ("127.0.0.1", 8000)), ("[::1]:0", ("::1", 0)), ("web-1:80", ("web-1", 80))],
+)
+def test_an_address_is_a_host_and_a_port(address: str, parts: tuple[str, int]) -> None:
+    assert notation.host_and_port(notation.address(address)) == parts
+
+
 def test_json_is_read_and_anything_else_is_text() -> None:
     assert notation.json_or_text("[1, null]") == [1, None]
     assert notation.json_or_text("how are you") == "how are you"

@@ -22,6 +22,7 @@ from prometheus_client import exposition as prometheus
 
 from zbatch.errors import ConfigError
 from zbatch.journal import Journal
+from zbatch.notation import host_and_port
 
 PATH = "/metrics"
 
@@ -130,14 +131,14 @@ class Exposition:
 
     def start(self) -> None:
         """Listen; raises :class:`ConfigError` where that cannot be."""
-        host, _, port = self._address.rpartition(":")
         try:
-            self._server = _Server(host.strip("[]"), int(port), self._source, self._journal)
+            self._server = _Server(*host_and_port(self._address), self._source, self._journal)
         except OSError as error:
             why = error.strerror or str(error)
             raise ConfigError(f"metrics: cannot listen on {self._address}: {why.lower()}") from None
         sys.setswitchinterval(min(SWITCH, sys.getswitchinterval()))
         self._thread.start()
+        host = self._address.rpartition(":")[0]  # in the brackets that a URL wants, where it is IPv6
         self._journal.event("metrics served", at=f"http://{host}:{self._server.server_address[1]}{PATH}")
 
     def close(self) -> None:

@@ -17,6 +17,7 @@ from msgspec import structs
 from zbatch import spawned
 from zbatch.config import BrokerSettings, keys_folder
 from zbatch.homes import Home
+from zbatch.notation import host_and_port
 from zbatch.parts import spawn_part
 from zbatch.processes import Child
 from zbatch.streamer import BROKER, devices_of, endpoints_of
@@ -117,8 +118,7 @@ class _Keeper:
         self._settings = BrokerSettings(
             frontend=(frontend,), backend=(backend,), keys=keys_folder(), log_level="warning"
         )
-        host, _, port = frontend.removeprefix("tcp://").rpartition(":")
-        self._address = (host.strip("[]"), int(port))
+        self._address = host_and_port(frontend.removeprefix("tcp://"))
         self._is_here = self._address[0] == "::1" or self._address[0].startswith("127.")
         self._broker: Child | None = None
 

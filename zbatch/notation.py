@@ -284,6 +284,12 @@ def address(value: object) -> str:
     return written
 
 
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return what an address as :func:`address` has it is made of, for a socket."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
 def is_loopback(endpoint: str) -> bool:
     """Say whether only this machine can reach the endpoint: ipc, or a loopback address over tcp."""
     kind, host, _ = _parts(endpoint)

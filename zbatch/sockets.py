@@ -32,6 +32,7 @@ from zbatch import wire
 from zbatch.config import Timing
 from zbatch.errors import ConfigError
 from zbatch.messages import MAX_FRAMES, AnyMessage, Hello, Message
+from zbatch.notation import host_and_port
 
 if TYPE_CHECKING:
     from zbatch.security import Keys
@@ -418,11 +419,10 @@ def require_free(address: str) -> None:
     Processes that share an address share it with whoever else does: those of another gateway would each get
     some of the connections, and nobody would say so.  A socket that does not share hears of them.
     """
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
+    host, port = host_and_port(address)
     with tcp.socket(tcp.AF_INET6 if ":" in host else tcp.AF_INET) as probe:
         probe.setsockopt(tcp.SOL_SOCKET, tcp.SO_REUSEADDR, 1)
         try:
-            probe.bind((host, int(port)))
+            probe.bind((host, port))
         except OSError as error:
             raise cannot_listen(address, error) from None

@@ -22,6 +22,7 @@ from zbatch.gateway.apikeys import ApiKeys
 from zbatch.gateway.known import Known
 from zbatch.journal import Journal
 from zbatch.model_metrics import Shelf
+from zbatch.notation import host_and_port
 from zbatch.processes import heed_orders
 from zbatch.sockets import cannot_listen, settle_allocator, settle_collector
 from zbatch.watchdog import Watchdog
@@ -84,12 +85,6 @@ class Place:
         self._socket.close()
 
 
-def split(address: str) -> tuple[str, int]:
-    """Return host and port of an address as the settings have it."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
-
-
 def run(settings: GatewaySettings, lifeline: int | None = None, shelf: Shelf | None = None) -> int:
     """Run one gateway process until SIGTERM or SIGINT, or until whoever holds the lifeline says so.
 
@@ -98,7 +93,7 @@ def run(settings: GatewaySettings, lifeline: int | None = None, shelf: Shelf | N
     _want_extra()
     settle_allocator()
     journal = Journal(settings.log_format, "gateway", level=settings.log_level)
-    place = Place(*split(settings.http), is_shared=settings.processes > 1)
+    place = Place(*host_and_port(settings.http), is_shared=settings.processes > 1)
     try:
         return _loop_run(_serve(settings, place, journal, lifeline, shelf))
     finally:
