@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -711,5 +712,99 @@ def test_a_server_that_leaves_closes_what_is_idle_and_answers_what_comes() -> No
         assert (status, headers["connection"], body) == (200, "close", b"/it half")
         told = await site.asks(post("/new", b""))
         assert b"/new " in told
+
+    at_a_site(test)
+
+
+# --- heads that came before ------------------------------------------------------------------------
+
+
+async def exchange(site: Site, *requests: bytes) -> list[bytes]:
+    """Ask for one after the other over one connection; return the bodies of the answers."""
+    reader, writer = await site.connect()
+    bodies = []
+    for request in requests:
+        writer.write(request)
+        bodies.append((await answer_of(reader))[2])
+    return bodies
+
+
+def are_shared(site: Site) -> list[bool]:
+    """Return of each request whether its head was taken from the one before."""
+    seen = site.app.seen
+    return [after.headers is before.headers for before, after in pairwise(seen)]
+
+
+def test_a_head_that_came_twice_is_not_parsed_again_and_each_body_is_its_own() -> None:
+    async def test(site: Site) -> None:
+        bodies = await exchange(site, *(post("/a", b"%d" % number) for number in range(5)))
+        bodies += await exchange(site, post("/a", b"5"), post("/a", b"66"), post("/b", b"7"))
+
+        assert bodies == [*(b"/a %d" % number for number in range(6)), b"/a 66", b"/b 7"]
+        assert are_shared(site) == [False, True, True, True, True, False, False]
+        assert [request.notes is site.app.seen[1].notes for request in site.app.seen[2:6]] == [True] * 4
+
+    at_a_site(test)
+
+
+def test_a_head_without_a_body_is_remembered_too() -> None:
+    async def test(site: Site) -> None:
+        assert await exchange(site, *[b"GET /g?q=1 HTTP/1.1\r\nhost: x\r\n\r\n"] * 4) == [b"/g "] * 4
+        assert are_shared(site) == [False, True, True]
+        assert {(request.method, request.query) for request in site.app.seen} == {("GET", "q=1")}
+
+    at_a_site(test)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        post("/a", b"1", "expect: 100-continue"),
+        b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1\r\n1\r\n0\r\n\r\n",
+        b"POST /a HTTP/1.0\r\nhost: x\r\nconnection: keep-alive\r\ncontent-length: 1\r\n\r\n1",
+        post("/a", b"1", "x: " + "y" * 1_024),
+    ],
+    ids=["expects", "in chunks", "of HTTP/1.0", "long"],
+)
+def test_a_head_that_is_out_of_the_common_is_parsed_each_time(request_: bytes) -> None:
+    async def test(site: Site) -> None:
+        assert await exchange(site, *[request_] * 4) == [b"/a 1"] * 4
+        assert are_shared(site) == [False] * 3
+
+    at_a_site(test)
+
+
+def test_heads_with_an_id_of_their_own_are_not_remembered() -> None:
+    async def test(site: Site) -> None:
+        await exchange(site, *(post("/a", b"1", f"x-request-id: {number}") for number in range(20)))
+        assert site.server.repeats._heads == {}
+
+    at_a_site(test)
+
+
+def test_a_known_head_changes_nothing_wherever_the_stream_is_cut() -> None:
+    stream = post("/a", b"1") + post("/a", b"2") + post("/a", b"3")
+
+    async def test(site: Site) -> None:
+        await exchange(site, post("/a", b"0"), post("/a", b"0"))
+        reader, writer = await site.connect()
+        writer.write(post("/a", b"0"))
+        await answer_of(reader)
+        connection = site.app.seen[-1]._connection
+        for cut in range(1, len(stream)):
+            # As the transport would, with what came so far; how a kernel cuts cannot be said.
+            connection.data_received(stream[:cut])
+            connection.data_received(stream[cut:])
+            assert [(await answer_of(reader))[2] for _ in range(3)] == [b"/a 1", b"/a 2", b"/a 3"]
+
+    at_a_site(test)
+
+
+def test_what_comes_behind_a_known_request_and_is_none_ends_the_connection_behind_its_answer() -> None:
+    async def test(site: Site) -> None:
+        await exchange(site, post("/a", b"0"), post("/a", b"0"), post("/a", b"0"))
+        answered = await site.asks(post("/a", b"1") + b"!!!\r\n\r\n")
+        assert answered.count(b"HTTP/1.1 200 OK") == 1
+        assert answered.endswith(b"/a 1")
 
     at_a_site(test)

@@ -66,6 +66,8 @@ class Request(Head, Protocol):
     """Whether all of its body has come."""
     is_lost: bool
     """Whether the client has left."""
+    notes: dict[str, Any]
+    """What was made of its head; shared by all requests that come with the same."""
     when_lost: Callable[[], object] | None
     """Called if it leaves before its answer is whole."""
 
@@ -146,6 +148,22 @@ class Prompt(AsyncCall):
     def leave(self) -> None:
         """End it: its client is gone."""
         self._app.abandon_prompt(self)
+
+
+PLAN = "plan"
+"""The note of a head that says whether it asks for a prompt, and for which."""
+
+Plan = tuple[routes.Route, heads.Wanted]
+
+
+def _plan(request: Request) -> Plan | None:
+    """Return what a head asks for, where that is one item and its answer in one piece."""
+    try:
+        route, wanted = routes.find(request.method, request.path), heads.wanted(request)
+    except ZbatchError:
+        return None
+    is_prompt = route.call == Prompt.call and request.headers.get("content-encoding") is None
+    return (route, wanted) if is_prompt and wanted.framing is None else None
 
 
 class App:
@@ -232,21 +250,16 @@ class App:
 
     def _ask_promptly(self, request: Request) -> bool:
         """Ask for one item now, unless it is no such request or has to wait for something else."""
-        headers, now = request.headers, self._clock()
-        try:
-            route = routes.find(request.method, request.path)
-        except ZbatchError:
+        if PLAN not in request.notes:
+            request.notes[PLAN] = _plan(request)
+        plan: Plan | None = request.notes[PLAN]
+        now = self._clock()
+        if plan is None or not self._known.is_to_be_asked(plan[0].topic, now):
             return False
-        if route.call != Prompt.call or headers.get("content-encoding") is not None:
-            return False
-        prompt = Prompt(self, request, "", self._request_ids.of(headers), now)
+        route, wanted = plan
+        prompt = Prompt(self, request, wanted.accept, self._request_ids.of(request.headers), now)
         self._prompts += 1
         try:
-            wanted = heads.wanted(request)
-            if wanted.framing is not None or not self._known.is_to_be_asked(route.topic, now):
-                self._prompts -= 1
-                return False
-            prompt.accept = wanted.accept
             holder = self._holder(request)
             body = request.taken()
             if len(body) > self._max_body:

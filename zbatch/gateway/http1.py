@@ -25,6 +25,7 @@ from zbatch.errors import BadRequest, ZbatchError
 from zbatch.gateway import answers
 from zbatch.gateway.answers import Answer, HeadTooLarge, SlowBody, UnsupportedMedia
 from zbatch.gateway.awake import Awake
+from zbatch.gateway.repeats import Known, Repeats, head_of
 
 SWEEP = 0.25
 """Seconds between two looks for heads that do not come."""
@@ -74,6 +75,8 @@ class Request:
     keeps_alive = True
     reads = False
     """Whether the application waits for the body: it bounds what it takes."""
+    version = "1.1"
+    """Of HTTP."""
     size = 0
     """Bytes of the body that nobody has read yet."""
     stream: BodyStream | None = None
@@ -90,6 +93,8 @@ class Request:
         self.query = query
         self.headers = headers
         """By their names in small letters; what came several times is joined by commas."""
+        self.notes: dict[str, Any] = {}
+        """What the application makes of the head; kept for others that come with the same."""
         self._connection = connection
         self._body: list[bytes] = []
 
@@ -259,6 +264,8 @@ class Connection(asyncio.Protocol):
         self._is_closing = False
         """Nothing more is read: what comes is dropped."""
         self._has_asked = False
+        self._last_head = 0
+        """Of the last request that came in one piece: the hash of its head."""
         self._is_declining = False
         """The parser takes what comes for another protocol, which is not spoken here."""
 
@@ -296,6 +303,12 @@ class Connection(asyncio.Protocol):
         self._server.awake.touch()
         if self._is_closing:
             return
+        is_between = not self._queue and not self._in_head and self._coming is None
+        if is_between:
+            known = self._server.repeats.find(data)
+            if known is not None:
+                self._repeat(known, data)
+                return
         was_in_head, coming = self._in_head, self._coming
         size = 0 if coming is None else coming.size
         try:
@@ -318,7 +331,34 @@ class Connection(asyncio.Protocol):
             if not self._is_paused and (len(self._queue) > 1 or self._is_ahead()):
                 self._is_paused = True
                 self._transport.pause_reading()
+            if is_between and len(self._queue) == 1:
+                self._learn(self._queue[0], data)
         self._begin_next()
+
+    def _repeat(self, known: Known, data: bytes) -> None:
+        """Take a whole request whose head is known; the parser, between two requests, need not hear of it."""
+        request = Request(self, known.method, known.path, known.query, known.headers)
+        request.notes = known.notes
+        if known.length:
+            request.came(data[-known.length :])
+        request.is_whole = True
+        self._has_asked = True
+        self._queue.append(request)
+        self._begin_next()
+
+    def _learn(self, request: Request, data: bytes) -> None:
+        """Remember the head of a request that came in one piece, once it came twice in a row.
+
+        Heads with an id of their own never do, and take no place from those that come again.
+        """
+        head = head_of(data)
+        if not request.is_whole or not head or len(data) - len(head) != request.size:
+            return
+        if hash(head) != self._last_head:
+            self._last_head = hash(head)
+        elif request.keeps_alive and not request.expects and request.version == "1.1":
+            told = request.method, request.path, request.query, request.headers
+            self._server.repeats.learn(head, Known(*told, request.size, request.notes))
 
     def _feed(self, data: bytes) -> None:
         while True:
@@ -394,6 +434,7 @@ class Connection(asyncio.Protocol):
         if "upgrade" in headers or method == "CONNECT":
             self._is_declining = parser.should_upgrade()
         request.keeps_alive = parser.should_keep_alive()
+        request.version = parser.get_http_version()
         self._queue.append(request)
 
     def on_body(self, piece: bytes) -> None:
@@ -464,7 +505,7 @@ class Connection(asyncio.Protocol):
     def begin_stream(self, request: Request, status: int, headers: Sequence[tuple[str, str]]) -> BodyStream:
         """Send the head of an answer that comes piece by piece."""
         request.is_answered = True
-        is_chunked = self._parser.get_http_version() != "1.0"
+        is_chunked = request.version != "1.0"
         if not request.is_whole or self._server.is_leaving or not is_chunked:
             request.keeps_alive = False
         if not self.is_lost:
@@ -654,6 +695,7 @@ class Server:
         self.connections: set[Connection] = set()
         self.loop = asyncio.get_running_loop()
         self.awake = Awake(self.loop, busy_poll)
+        self.repeats = Repeats()
         self.is_leaving = False
         self.now = clock()
         """The time of the last look: near enough for what is bounded in seconds."""
