@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import resource
 import socket
-from collections.abc import Awaitable, Callable, Coroutine
+import ssl
+import struct
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -50,7 +56,7 @@ async def send(stream: BodyStream, piece: bytes) -> None:
 class Site:
     """A server, and connections to it."""
 
-    def __init__(self, answering: Answering, **bounds: Any) -> None:
+    def __init__(self, answering: Answering, listener: socket.socket | None = None, **bounds: Any) -> None:
         self.app = App(answering)
         chosen = {
             "max_header": 4_096,
@@ -59,7 +65,7 @@ class Site:
             "backlog": 10,
         } | bounds
         self.server = Server(self.app, **chosen)
-        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.socket = listener or socket.create_server(("127.0.0.1", 0))
         self.port: int = self.socket.getsockname()[1]
         self.server.listen(self.socket)
         self.writers: list[asyncio.StreamWriter] = []
@@ -647,6 +653,87 @@ def test_connections_beyond_the_bound_wait_to_be_taken() -> None:
         second.close()
 
     at_a_site(test, max_connections=2)
+
+
+@contextmanager
+def no_descriptors() -> Iterator[None]:
+    """Have no descriptor left in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_without_descriptors_nobody_is_taken_and_those_who_are_there_go_on() -> None:
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(post("/before", b""))
+        assert (await answer_of(reader))[2] == b"/before "
+        late = socket.socket()
+        with no_descriptors():
+            late.connect(("127.0.0.1", site.port))
+            await until(lambda: not site.server._is_taking)
+            writer.write(post("/meanwhile", b""))
+            assert (await answer_of(reader))[2] == b"/meanwhile "
+        taken, asking = await asyncio.open_connection(sock=late)
+        site.writers.append(asking)
+        asking.write(post("/late", b""))
+        assert (await answer_of(taken))[2] == b"/late "
+
+    at_a_site(test)
+
+
+class Listener(socket.socket):
+    """Says of the first who comes what a kernel may say of one that has left already."""
+
+    error: int | None = None
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        error, self.error = self.error, None
+        if error is not None:
+            raise OSError(error, os.strerror(error))
+        return super().accept()
+
+
+@pytest.mark.parametrize("error", [errno.ECONNABORTED, errno.EPROTO, errno.EPERM])
+def test_who_cannot_be_taken_costs_the_next_nothing(error: int) -> None:
+    listener = Listener()
+    listener.bind(("127.0.0.1", 0))
+    listener.error = error
+
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(post("/next", b""))
+        assert (await answer_of(reader))[2] == b"/next "
+        assert listener.error is None
+
+    at_a_site(test, listener=listener)
+
+
+def test_who_resets_its_connection_before_it_is_taken_costs_the_next_nothing() -> None:
+    async def test(site: Site) -> None:
+        with socket.create_connection(("127.0.0.1", site.port)) as gone:
+            gone.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        reader, writer = await site.connect()
+        writer.write(post("/next", b""))
+        assert (await answer_of(reader))[2] == b"/next "
+        await until(lambda: len(site.server.connections) == 1)
+
+    at_a_site(test)
+
+
+def test_who_speaks_no_tls_is_sent_away_and_holds_no_place() -> None:
+    async def test(site: Site) -> None:
+        told = await site.asks(post("/", b""))
+        assert b"HTTP/1.1" not in told
+        await until(lambda: not site.server._opening)
+        assert (site.server.connections, site.app.seen) == (set(), [])
+
+    at_a_site(test, tls=ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
 
 
 def test_a_client_that_does_not_read_is_not_answered_further_until_it_does() -> None:
