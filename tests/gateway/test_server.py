@@ -11,6 +11,7 @@ import pytest
 
 from zbatch.config import GatewaySettings
 from zbatch.errors import ConfigError
+from zbatch.gateway.server import Place
 from zbatch.journal import Journal
 
 
@@ -46,3 +47,30 @@ def test_who_was_bound_at_the_same_time_and_listens_first_is_told_of() -> None:
             asyncio.run(server._serve(GatewaySettings(http="127.0.0.1:0"), place, journal, None, None))
     place.close()
     journal.close()
+
+
+def test_a_place_where_somebody_listens_is_refused_in_a_sentence() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as first:
+        port = first.getsockname()[1]
+        with pytest.raises(ConfigError) as refused:
+            Place("127.0.0.1", port)
+    assert str(refused.value) == (
+        f"--http 127.0.0.1:{port} cannot be listened on: "
+        "somebody else listens there; stop them, or say another port"
+    )
+
+
+def test_a_place_is_shared_by_those_alone_who_all_share_it() -> None:
+    first = Place("127.0.0.1", 0, is_shared=True)
+    second = Place("127.0.0.1", first.port, is_shared=True)
+    for one in (first, second):
+        one.socket.listen()
+    with pytest.raises(ConfigError, match="somebody else listens there"):
+        Place("127.0.0.1", first.port)
+    first.close()
+    second.close()
+
+
+def test_an_address_of_another_host_is_refused_in_a_sentence() -> None:
+    with pytest.raises(ConfigError, match=r"^--http 192\.0\.2\.1:0 cannot be listened on: cannot assign"):
+        Place("192.0.2.1", 0)
