@@ -19,7 +19,7 @@ import pytest
 pytest.importorskip("httptools", reason="the gateway needs zbatch[http]")
 
 from zbatch.gateway.answers import HeadTooLarge
-from zbatch.gateway.http1 import BodyStream, Gone, Request, Server
+from zbatch.gateway.http1 import CRUMB, HEADERS, BodyStream, Gone, Request, Server
 
 PATIENCE = 10.0
 """Seconds: only against hanging."""
@@ -183,7 +183,7 @@ def test_what_stands_behind_a_body_in_chunks_is_no_header() -> None:
 
 
 def test_a_body_in_chunks_is_read_as_it_comes() -> None:
-    pieces: list[bytes] = []
+    pieces: list[bytes | bytearray] = []
 
     async def in_pieces(request: Request) -> None:
         async for piece in request.pieces():
@@ -800,6 +800,97 @@ def test_a_server_that_leaves_closes_what_is_idle_and_answers_what_comes() -> No
         assert b"/new " in told
 
     at_a_site(test)
+
+
+# --- what costs more than its bytes ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("many", [1, 300])
+def test_crumbs_of_a_body_are_put_together(many: int) -> None:
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        writer.write(
+            b"POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n" + b"2\r\nab\r\n" * many
+        )
+        await until(lambda: bool(site.app.seen) and site.app.seen[0].size == 2 * many)
+        assert len(site.app.seen[0]._body) == min(many, 2)
+        large = b"c" * CRUMB
+        writer.write(b"%x\r\n%b\r\n1\r\nd\r\n0\r\n\r\n" % (CRUMB, large))
+        assert (await answer_of(reader))[2] == b"ab" * many + large + b"d"
+
+    async def late(request: Request) -> None:
+        await until(lambda: request.is_whole)
+        request.answer(200, TEXT, await request.body())
+
+    at_a_site(test, late)
+
+
+def test_a_request_has_a_bounded_number_of_headers() -> None:
+    async def test(site: Site) -> None:
+        fits = post("/", b"", *["x-a:"] * (HEADERS - 2))
+        assert (await answer_of_one(site, fits))[0] == 200
+        status, _, body = await answer_of_one(site, fits.replace(b"x-a:", b"x-a:\r\nx-b:", 1))
+        assert (status, b"more than 256 headers" in body) == (431, True)
+
+    at_a_site(test, max_header=65_536)
+
+
+def test_the_bytes_between_headers_count() -> None:
+    async def test(site: Site) -> None:
+        status, _, body = await answer_of_one(site, post("/", b"", *["a:"] * 60))
+        assert (status, b"more than 300 bytes" in body) == (431, True)
+
+    at_a_site(test, max_header=300)
+
+
+async def answer_of_one(site: Site, request: bytes) -> tuple[int, dict[str, str], bytes]:
+    """Ask over a connection of its own."""
+    reader, writer = await site.connect()
+    writer.write(request)
+    return await answer_of(reader)
+
+
+# --- HTTP/1.0 ----------------------------------------------------------------------------------------
+
+OLD = b"GET /old HTTP/1.0\r\nconnection: keep-alive\r\n\r\n"
+
+
+def test_who_speaks_http_1_0_and_wants_to_go_on_is_told_that_it_may() -> None:
+    async def test(site: Site) -> None:
+        reader, writer = await site.connect()
+        for _ in range(2):
+            writer.write(OLD)
+            status, headers, body = await answer_of(reader)
+            assert (status, headers["connection"], body) == (200, "keep-alive", b"/old ")
+        writer.write(OLD.replace(b"connection: keep-alive\r\n", b""))
+        assert (await answer_of(reader))[1]["connection"] == "close"
+        assert await reader.read() == b""
+
+    at_a_site(test)
+
+
+@pytest.mark.parametrize(
+    ("requests", "answer"),
+    [
+        (OLD + post("/new", b""), b"connection: close\r\n\r\n/old"),
+        (post("/new", b"") + OLD, b"4\r\n/new\r\n0\r\n\r\n"),
+    ],
+    ids=["1.0 before 1.1", "1.1 before 1.0"],
+)
+def test_a_stream_has_the_form_of_its_own_request_whatever_came_behind_it(
+    requests: bytes, answer: bytes
+) -> None:
+    async def first_streamed(request: Request) -> None:
+        if request._connection._queue[0] is not request or request.path == "/last":
+            request.answer(200, [("connection", "close")], b"")
+            return
+        await until(lambda: len(request._connection._queue) > 1)
+        await send(request.begin_answer(200, TEXT), request.path.encode())
+
+    async def test(site: Site) -> None:
+        assert answer in await site.asks(requests + post("/last", b"", "connection: close"))
+
+    at_a_site(test, first_streamed)
 
 
 # --- heads that came before ------------------------------------------------------------------------

@@ -77,7 +77,7 @@ class Request(Head, Protocol):
     async def body(self) -> bytes:
         """Return the whole body, once it has come."""
 
-    def pieces(self) -> AsyncIterator[bytes]:
+    def pieces(self) -> AsyncIterator[bytes | bytearray]:
         """Yield the body piece by piece."""
 
     def answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
@@ -510,14 +510,12 @@ class App:
             body = await request.body()
         else:
             # Its size is known only in the end: bound it on the way.
-            pieces: list[bytes] = []
-            size = 0
+            gathered = bytearray()
             async for piece in request.pieces():
-                size += len(piece)
-                if size > self._max_body:
-                    raise self._too_large(f"more than {size}")
-                pieces.append(piece)
-            body = b"".join(pieces)
+                if len(gathered) + len(piece) > self._max_body:
+                    raise self._too_large(f"more than {self._max_body}")
+                gathered += piece
+            body = bytes(gathered)
         self.figures.received += len(body)
         visit.is_reading = False
         if not encoding:

@@ -25,6 +25,7 @@ from zbatch.errors import BadRequest, ZbatchError
 from zbatch.gateway import answers
 from zbatch.gateway.answers import Answer, HeadTooLarge, SlowBody, UnsupportedMedia
 from zbatch.gateway.awake import Awake
+from zbatch.gateway.heads import RequestIds
 from zbatch.gateway.repeats import Known, Repeats, head_of
 
 SWEEP = 0.25
@@ -38,6 +39,15 @@ IDLE = 75.0
 
 AHEAD = 256 << 10
 """Bytes of a body, or of requests behind one another, that are read before somebody wants them."""
+
+CRUMB = 4_096
+"""Bytes: smaller pieces of a body are put together, since each has a price beside its bytes."""
+
+HEADERS = 256
+"""Headers of a request at most: each costs time, however short it is."""
+
+PUNCTUATION = len(": \r\n")
+"""Bytes of a header beside its name and its value."""
 
 LINGER = 1.0
 """Seconds in which what a client still sends is read and dropped: closed at once, it might not see why."""
@@ -96,7 +106,7 @@ class Request:
         self.notes: dict[str, Any] = {}
         """What the application makes of the head; kept for others that come with the same."""
         self._connection = connection
-        self._body: list[bytes] = []
+        self._body: list[bytes | bytearray] = []
 
     # --- the application's side --------------------------------------------------------------------
 
@@ -116,9 +126,9 @@ class Request:
         """Return a body that is whole."""
         body = self._body
         self._body, self.size = [], 0
-        return body[0] if len(body) == 1 else b"".join(body)
+        return body[0] if len(body) == 1 and type(body[0]) is bytes else b"".join(body)
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncIterator[bytes | bytearray]:
         """Yield the body piece by piece."""
         while True:
             body, self._body, self.size = self._body, [], 0
@@ -143,7 +153,13 @@ class Request:
 
     def came(self, piece: bytes) -> None:
         """Take a piece of the body."""
-        self._body.append(piece)
+        body = self._body
+        if len(piece) >= CRUMB or not body:
+            body.append(piece)
+        elif type(body[-1]) is bytearray:
+            body[-1] += piece
+        else:
+            body.append(bytearray(piece))
         self.size += len(piece)
         self._wake()
 
@@ -255,6 +271,7 @@ class Connection(asyncio.Protocol):
         self._headers: dict[str, str] = {}
         self._in_head = False
         self._head_size = 0
+        self._header_count = 0
         self._raw_size = 0
         self._unsent = 0
         """Bytes that waited for the client to read at the last look."""
@@ -391,7 +408,7 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._headers = {}
         self._in_head = True
-        self._head_size = self._raw_size = 0
+        self._head_size = self._header_count = self._raw_size = 0
         self.since = self._server.now
 
     def on_url(self, url: bytes) -> None:
@@ -403,9 +420,12 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
-        self._head_size += len(name) + len(value)
+        self._head_size += len(name) + len(value) + PUNCTUATION
+        self._header_count += 1
         if self._head_size > self._server.max_header:
             raise self._head_too_large()
+        if self._header_count > HEADERS:
+            raise HeadTooLarge(f"the request has more than {HEADERS} headers; send fewer")
         if not self._in_head:
             return  # behind a body in chunks: what a proxy looked for in the head must not come in here
         key = _small(name) if len(name) < SHORT else name.decode("latin-1").lower()
@@ -492,7 +512,11 @@ class Connection(asyncio.Protocol):
                 request.keeps_alive = False
             else:
                 head += f"{name}: {value}\r\n"
-        told = (head + ("\r\n" if request.keeps_alive else "connection: close\r\n\r\n")).encode("latin-1")
+        if not request.keeps_alive:
+            head += "connection: close\r\n"
+        elif request.version == "1.0":  # which takes a connection for one that ends, unless it is told
+            head += "connection: keep-alive\r\n"
+        told = f"{head}\r\n".encode("latin-1")
         if request.method == "HEAD":
             self.write(told)
         elif len(body) < SMALL:
@@ -709,7 +733,7 @@ class Server:
         self._is_taking = False
         self._opening: set[asyncio.Task[Any]] = set()
         self._sweeper: asyncio.TimerHandle | None = None
-        self._refused = 0
+        self._request_ids = RequestIds()
 
     def listen(self, bound: socket.socket) -> None:
         """Take connections from a socket that is bound."""
@@ -721,8 +745,7 @@ class Server:
 
     def refusal(self, error: BaseException) -> Answer:
         """Return what is said to somebody whose request cannot be read."""
-        self._refused += 1
-        return answers.of_error(error, f"unread-{self._refused}")
+        return answers.of_error(error, self._request_ids.of({}))
 
     @property
     def is_sending(self) -> bool:
