@@ -99,6 +99,9 @@ SECTIONS: dict[str, tuple[type[Settings], ...]] = {
 }
 """The tables of a file; only ``[[worker]]`` may stand several times."""
 
+FILES = {"keys", "api_keys", "tls_cert", "tls_key"}
+"""Settings that name a file or a folder: what a file of settings names lies beside it."""
+
 
 class Table(NamedTuple):
     """One table of a file, flat: ``{"limits.topic_items": 10}``."""
@@ -124,10 +127,6 @@ def load(path: str | Path) -> dict[str, list[Table]]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: no valid TOML: {error}") from error
     return {section: list(_tables(path, section, value)) for section, value in content.items()}
-
-
-FILES = {"keys", "api_keys", "tls_cert", "tls_key"}
-"""Settings that name a file or a folder: what a file of settings names lies beside it."""
 
 
 def _tables(path: Path, section: str, value: object) -> Iterator[Table]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.core.asking import (
     EPOCH,
     FIRST,
@@ -201,6 +203,25 @@ def test_a_burst_is_a_quarter_of_what_waits_where_more_waits() -> None:
     ask(core, *(call() for _ in range(400)))
     assert not is_burst_after(core, 99)
     assert is_burst_after(core, 1)
+
+
+def test_before_a_broker_answers_nothing_is_a_burst_since_nothing_could_leave() -> None:
+    core, _ = started()
+    assert not is_burst_after(core, BURST)
+    welcome(core, now=0.0)
+    assert not is_burst_after(core, BURST - 1)
+    assert is_burst_after(core, 1)
+
+
+def test_calls_are_open_also_where_their_groups_could_not_be_made() -> None:
+    core = connected()
+    core._measure = lambda items, buffers: 1 // (b"bad" not in items)
+    calls = [call(b"good"), call(b"bad", key="other")]
+    for one in calls:
+        core.submit(one)
+    with pytest.raises(ZeroDivisionError):
+        core.flush(0.0)
+    assert core.open_calls() == calls
 
 
 def test_what_is_withdrawn_waits_no_longer() -> None:

@@ -27,6 +27,7 @@ def test_an_idle_broker_shows_itself() -> None:
         "epoch": EPOCH.hex(),
         "uptime_s": 2.5,
         "topics": {},
+        "only_topics": None,
         "pipelines": {},
         "workers": [],
         "processes": [],

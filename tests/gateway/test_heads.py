@@ -59,10 +59,11 @@ def test_a_long_head_is_read_as_a_short_one_is() -> None:
 
 
 def test_what_was_waited_for_workers_is_taken_from_a_timeout() -> None:
-    assert heads.left(None, 9.0) is None
-    assert heads.left(2.0, 0.05) == 2.0
-    assert heads.left(2.0, 0.5) == 1.5
-    assert heads.left(2.0, 3.0) == heads.SHORTEST
+    assert heads.left(None, 0.05, 30.0) is None
+    assert heads.left(None, 9.0, 30.0) == 21.0
+    assert heads.left(2.0, 0.05, 30.0) == 2.0
+    assert heads.left(2.0, 0.5, 30.0) == 1.5
+    assert heads.left(2.0, 3.0, 30.0) == heads.SHORTEST
 
 
 def test_a_request_keeps_the_id_that_it_came_with_unless_that_is_none() -> None:

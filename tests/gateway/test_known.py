@@ -181,3 +181,41 @@ def test_a_pipeline_that_a_young_broker_knows_need_not_come() -> None:
 
     assert not made.may_come("photos", 60.0)
     assert made.may_come("photo", 60.0)
+
+
+def test_before_a_broker_was_heard_any_name_may_come_but_for_those_that_were_named() -> None:
+    made = Known(("bert",))
+
+    assert made.may_come("brt", 60.0)
+    assert not made.may_come("bert", 60.0)
+    assert not made.has_learned
+    assert made.objection("brt", 60.0) is None
+
+
+def test_a_broker_that_takes_only_some_topics_says_so_at_once_however_young() -> None:
+    made = Known()
+    made.learn(snapshot(uptime=1.0) | {"only_topics": ["resnet", "bert"]}, 60.0)
+
+    objection = made.objection("brt", 60.0)
+
+    assert isinstance(objection, UnknownTopic)
+    assert str(objection) == "topic 'brt' is not served here; this broker serves 'bert', 'resnet'"
+    assert made.objection("bert", 60.0) is None
+    assert made.may_come("bert", 60.0)
+
+
+def test_what_is_left_of_a_brokers_youth_is_known() -> None:
+    made = Known()
+    made.learn(snapshot(uptime=4.0), 60.0)
+
+    assert [made.youth_left(now) for now in (60.0, 65.0, 70.0)] == [6.0, 1.0, 0.0]
+
+
+def test_it_says_whether_a_snapshot_shows_others_served() -> None:
+    made = Known()
+
+    assert made.learn(snapshot(bert=1), 60.0)
+    assert not made.learn(snapshot(bert=2), 61.0)
+    assert made.learn(snapshot(bert=0), 62.0)
+    assert not made.learn(snapshot(bert=0, asked_for=0), 63.0)
+    assert made.learn(snapshot(bert=0) | {"only_topics": ["bert"]}, 64.0)

@@ -48,8 +48,9 @@ def test_a_path_is_a_call(method: str, path: str, route: Route) -> None:
 
 @pytest.mark.parametrize("name", ["a,b", "a%0Ab", "a%00", "x" * 129])
 def test_a_name_that_no_topic_can_have_is_a_bad_request(name: str) -> None:
-    with pytest.raises(BadRequest, match="wanted a topic's name, 1 to 128 printable characters"):
-        find("POST", f"/predict/{name}")
+    for path in (f"/predict/{name}", f"/predict/{name}/batch", f"/v2/models/{name}/infer"):
+        with pytest.raises(BadRequest, match="wanted a topic's name, 1 to 128 printable characters"):
+            find("POST", path)
 
 
 @pytest.mark.parametrize(

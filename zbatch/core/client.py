@@ -145,7 +145,7 @@ class ClientCore:
         Broker and worker can begin while the rest is still read.
         """
         count = len(self._pending)
-        return count >= BURST and count * SHARE >= self._waiting
+        return count >= BURST and count * SHARE >= self._waiting and self._brokers.asked.welcomed
 
     def start(self, now: float) -> list[Action]:
         """Introduce this client to its broker."""
@@ -159,10 +159,10 @@ class ClientCore:
     def flush(self, now: float) -> list[Action]:
         """Send what was submitted since the last flush."""
         if self._pending:
-            pending, self._pending = self._pending, []
-            for mark, calls in groupby(pending, _MARK):
+            for mark, calls in groupby(self._pending, _MARK):
                 for sent in groups_of(mark, [call for call in calls if not call.closed], now, self._measure):
                     self._hold(sent)
+            self._pending = []
         if not self._unsent or not self._brokers.asked.welcomed:
             return []
         unsent, self._unsent = self._unsent, []
@@ -288,7 +288,7 @@ class ClientCore:
     def open_calls(self) -> list[Call]:
         """Return every call without an outcome."""
         calls = [call for sent in self._groups.values() for call in sent.calls if call is not None]
-        return calls + [call for call in self._pending if not call.closed]
+        return calls + [call for call in self._pending if not call.closed and call.group is None]
 
     def stop(self, fault: Fault) -> list[Action]:
         """Say goodbye; every open call ends in the error given."""

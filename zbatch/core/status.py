@@ -37,6 +37,7 @@ def snapshot(core: BrokerCore, now: float) -> bytes:
         "epoch": core.epoch.hex(),
         "uptime_s": round(now - core.started, 3) if core.started is not None else 0.0,
         "topics": {name: _topic(core, topic, now, room) for name, topic in core.topics.all.items()},
+        "only_topics": core.settings.topics,
         "pipelines": {name: _pipeline(core, route) for name, route in core.settings.pipelines.items()},
         "workers": [_worker(core, worker) for worker in workers],
         "processes": [

@@ -10,6 +10,7 @@ One item whose body is there has no coroutine of its own: it is asked for at onc
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -208,6 +209,11 @@ class App:
         self._request_ids = RequestIds()
         self._looking: asyncio.Task[None] | None = None
         self._looked = -LOOK
+        self._changed = asyncio.Event()
+        """Set, and made anew, when a snapshot shows others served than the one before."""
+        self._polling: asyncio.Task[None] | None = None
+        self._waiting = 0
+        """Requests that wait for such a change."""
         self._keys_trouble = ""
         """Why the keys could not be read the last time; each reason is said once."""
         self.leaving = False
@@ -387,7 +393,7 @@ class App:
             output = await self._client.submit(
                 items,
                 topic=route.topic,
-                timeout=heads.left(asked.timeout, waited),
+                timeout=heads.left(asked.timeout, waited, self._timeout),
                 priority=asked.priority,
                 key=asked.key,
                 request_id=visit.request_id,
@@ -541,16 +547,44 @@ class App:
             patience: Seconds in which a young broker's topic may still come, or prove to be none.
 
         """
-        began = self._clock()
-        while not self._known.is_to_be_asked(topic, self._clock()):
-            await self._look()
-            now = self._clock()
+        began = now = self._clock()
+        if self._known.is_to_be_asked(topic, now):
+            return
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(max(wait, patience) or LOOK):
+                await self._look()
+        while not self._known.is_to_be_asked(topic, now := self._clock()):
+            waited = now - began
             objection = self._known.objection(topic, now)
-            if objection is not None and now - began >= wait:
-                raise objection
-            if objection is None and now - began >= patience:
+            if objection is not None:
+                if waited >= wait:
+                    raise objection
+                await self._change(wait - waited)
+            elif not self._known.has_learned:
+                return  # nobody answers: the question itself finds out
+            elif waited >= patience:
                 raise NoWorkers(f"no worker has come for topic {topic[:100]!r}")
+            else:
+                await self._change(min(patience - waited, self._known.youth_left(now)))
+
+    async def _change(self, most: float) -> None:
+        """Wait until other topics are served than were; so many seconds at most."""
+        if self._polling is None:
+            self._polling = asyncio.get_running_loop().create_task(self._poll())
+        self._waiting += 1
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(most):
+                    await self._changed.wait()
+        finally:
+            self._waiting -= 1
+
+    async def _poll(self) -> None:
+        """Look often, while somebody waits for what may be served any time."""
+        while self._waiting:
             await asyncio.sleep(AGAIN)
+            await self._look()
+        self._polling = None
 
     async def _look(self) -> None:
         """See a snapshot that is no older than AGAIN; everybody who wants one waits for the same."""
@@ -563,7 +597,9 @@ class App:
     async def _learn(self) -> None:
         try:
             snapshot = await self._client.status(timeout=LOOK)
-            self._known.learn(snapshot, self._clock())
+            if self._known.learn(snapshot, self._clock()):
+                self._changed.set()
+                self._changed = asyncio.Event()
             self._judges.learn(self._known.offered)
         except ZbatchError:
             pass  # nobody answers: what was known grows stale, and questions find out by themselves
@@ -608,6 +644,8 @@ class App:
 
     async def close(self) -> None:
         """Say goodbye to the broker; what has no answer yet gets an error."""
+        if self._polling is not None:
+            self._polling.cancel()
         await self._client.close()
         for visit in list(self._visits):
             # A stream has its error from the client; others may wait for a body, or for workers.

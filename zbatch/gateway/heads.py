@@ -57,11 +57,11 @@ SHORTEST = 0.001
 """Seconds that are left at least to who waited for workers: then the broker says that they are over."""
 
 
-def left(timeout: float | None, waited: float) -> float | None:
+def left(timeout: float | None, waited: float, default: float) -> float | None:
     """Return what is left of a timeout; untouched where nobody waited, so that equal ones share a group."""
-    if timeout is None or waited < NOTICED:
+    if waited < NOTICED:
         return timeout
-    return max(timeout - waited, SHORTEST)
+    return max((default if timeout is None else timeout) - waited, SHORTEST)
 
 
 class Wanted(NamedTuple):

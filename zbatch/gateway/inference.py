@@ -100,7 +100,7 @@ class Inference:
             outputs = await self._client.predict(
                 ask.items,
                 topic=route.topic,
-                timeout=heads.left(ask.timeout or asked.timeout, waited),
+                timeout=heads.left(ask.timeout or asked.timeout, waited, self._timeout),
                 priority=ask.priority or asked.priority,
                 key=asked.key,
                 request_id=visit.request_id,
@@ -157,14 +157,16 @@ class Inference:
 
         Raises what is to be said where nobody serves it, or not in that version.
         """
-        until = self._clock() + (self._timeout if timeout is None else timeout)
-        await self._desk.require_served(route.topic, wait, until - self._clock())
+        patience = self._timeout if timeout is None else timeout
+        until = self._clock() + patience
+        await self._desk.require_served(route.topic, min(wait, patience), patience)
         while not self._known.has_workers(route.topic):
             if self._clock() >= until:
                 raise NoWorkers(f"no worker has come for topic {route.topic[:100]!r}")
             await asyncio.sleep(AGAIN)
-            await self._desk.require_served(route.topic, wait, until - self._clock())
             await self._desk.look()
+            left = max(until - self._clock(), 0.0)
+            await self._desk.require_served(route.topic, min(wait, left), left)
         if route.topic not in self._known.topics:
             raise UnknownTopic(
                 f"{route.topic!r} is a pipeline and declares no tensors; ask POST /predict/{route.topic}"

@@ -7,7 +7,7 @@ for what this gateway has seen served, here for a name that may prove to be wron
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Any
 
 from zbatch.errors import NoWorkers, UnknownTopic, ZbatchError
@@ -44,15 +44,21 @@ class Known:
         """Of each pipeline the first stage that has none."""
         self._seen: dict[str, None] = {}
         """What was served some time; who was last seen being so stands last."""
+        self._named = frozenset(wanted)
+        """Those whose workers come, as whoever started the gateway says."""
         self._wanted = set(wanted)
         """Of those that must be seen, who was not."""
+        self._only: Sequence[str] | None = None
+        """All topics that the broker takes; None: any."""
         self._learned: float | None = None
         self._matures: float = 0.0
         """When the broker is no longer young."""
 
-    def learn(self, snapshot: Mapping[str, Any], now: float) -> None:
-        """Take in what the broker says of itself."""
+    def learn(self, snapshot: Mapping[str, Any], now: float) -> bool:
+        """Take in what the broker says of itself; return whether others are served now than before."""
+        before = self._served, self._only, self._lacking, self._learned is None
         self.topics = snapshot["topics"]
+        self._only = snapshot.get("only_topics")
         self.pipelines = snapshot.get("pipelines", {})
         whole = [name for name, one in self.pipelines.items() if one["ready"]]
         served = {name for name, topic in self.topics.items() if topic["workers"]} - self.pipelines.keys()
@@ -62,6 +68,7 @@ class Known:
         self._matures = now - snapshot["uptime_s"] + YOUNG
         self._remember(name for name, topic in self.topics.items() if topic["workers"] or topic["batches"])
         self._remember(whole)
+        return before != (self._served, self._only, self._lacking, False)
 
     def _remember(self, served: Iterable[str]) -> None:
         for name in served:
@@ -97,18 +104,18 @@ class Known:
 
         Without a fresh snapshot nothing is: then the question itself finds out.
         """
-        if topic in self._served or now < self._matures:
+        if topic in self._served or self._learned is None or now - self._learned > STALE:
             return None
-        if self._learned is None or now - self._learned > STALE:
+        if self._only is not None and topic not in self._only and topic not in self.pipelines:
+            only = _some(self._only)
+            return UnknownTopic(f"topic {topic[:100]!r} is not served here; this broker serves {only}")
+        if now < self._matures:
             return None
         if topic in self.pipelines:
             return NoWorkers(f"stage {self._lacking[topic]!r} of pipeline {topic!r} has no workers now")
         if topic in self._seen:
             return NoWorkers(f"topic {topic!r} has no workers now; it had before")
-        served = sorted(self._served)
-        named = ", ".join(map(repr, served[:NAMED])) or "none"
-        more = f" and {len(served) - NAMED} more" if len(served) > NAMED else ""
-        return UnknownTopic(f"nobody has served topic {topic[:100]!r}; there are {named}{more}")
+        return UnknownTopic(f"nobody has served topic {topic[:100]!r}; there are {_some(self._served)}")
 
     def is_to_be_asked(self, topic: str, now: float) -> bool:
         """Return whether a question for it may go to the broker at once."""
@@ -117,12 +124,31 @@ class Known:
         return self.objection(topic, now) is None and not self.may_come(topic, now)
 
     def may_come(self, topic: str, now: float) -> bool:
-        """Return whether a name that nobody was seen to serve may yet be served: the broker is young."""
-        is_strange = topic not in self._served and topic not in self._seen and topic not in self.pipelines
-        return is_strange and now < self._matures
+        """Return whether a name that nobody was seen to serve may yet be served.
+
+        That is so while the broker is young, and while it was not heard at all.
+        """
+        if self._learned is not None and now >= self._matures:
+            return False
+        return not any(topic in names for names in (self._served, self._seen, self.pipelines, self._named))
+
+    @property
+    def has_learned(self) -> bool:
+        """Whether a broker was heard."""
+        return self._learned is not None
+
+    def youth_left(self, now: float) -> float:
+        """Return the seconds until the broker is no longer young."""
+        return max(self._matures - now, 0.0)
 
     def is_ready(self, now: float) -> bool:
         """Return whether a broker answers, a topic has workers, and all that are wanted had some."""
         if self._learned is None or now - self._learned > STALE:
             return False
         return any(map(self.has_workers, self.topics)) and not self._wanted
+
+
+def _some(names: Collection[str]) -> str:
+    """Return some names for an error, and how many more there are."""
+    named = ", ".join(map(repr, sorted(names)[:NAMED])) or "none"
+    return f"{named} and {len(names) - NAMED} more" if len(names) > NAMED else named

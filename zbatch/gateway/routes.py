@@ -91,10 +91,7 @@ def _predict(method: str, path: str) -> Route:
             f"there is nothing at {path[:200]!r}; wanted {PREDICT}TOPIC or {PREDICT}TOPIC{BATCH}"
         )
     _allowed(method, path, {"POST": call})
-    try:
-        return Route(call, notation.topic(unquote(topic)))
-    except ValueError as error:
-        raise BadRequest(str(error)) from None
+    return Route(call, _topic(topic))
 
 
 def _model(method: str, path: str) -> Route:
@@ -109,7 +106,14 @@ def _model(method: str, path: str) -> Route:
 def _named(method: str, path: str, topic: str, version: str, by_method: Mapping[str, str] | None) -> Route:
     if by_method is None or not topic:
         raise NoSuchPath(f"there is nothing at {path[:200]!r}; there is POST {MODELS}MODEL/infer")
-    return Route(_allowed(method, path, by_method), unquote(topic), unquote(version))
+    return Route(_allowed(method, path, by_method), _topic(topic), unquote(version))
+
+
+def _topic(written: str) -> str:
+    try:
+        return notation.topic(unquote(written))
+    except ValueError as error:
+        raise BadRequest(str(error)) from None
 
 
 def _allowed(method: str, path: str, by_method: Mapping[str, str]) -> str:
