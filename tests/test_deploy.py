@@ -65,7 +65,7 @@ def test_the_compose_file_is_one() -> None:
     found = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     assert sorted(found["services"]) == ["broker", "gateway", "worker"]
     for service in found["services"].values():
-        assert {"image", "command", "restart", "stop_grace_period", "volumes"} <= set(service)
+        assert {"image", "command", "restart", "stop_grace_period", "user", "volumes"} <= set(service)
 
 
 # --- what is watched --------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """``zbatch check``: whether a model is fit to be served, and in batches of what size.
 
 The model is tried in a process of its own (``trial.py``), as a worker would start it; here it is started,
-watched, and what it found is shown.  Exit codes: 0 it is fit, 1 it fails, 2 it was called wrongly.
+watched, and what it found is shown.  Exit codes: 0 it is fit, 1 it fails, 2 it was called wrongly or
+what was named is no model.
 """
 
 from __future__ import annotations

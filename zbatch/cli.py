@@ -380,7 +380,8 @@ def check(**given: Any) -> int:
     """Try a model before it is served: load it, warm it up, run it in batches of every size.
 
     Says how long a batch takes and which --batch-size pays, what memory it wants, what items it takes, and
-    whether a bad one hurts its neighbours.  Exit codes: 0 it is fit, 1 it fails, 2 it was called wrongly.
+    whether a bad one hurts its neighbours.  Exit codes: 0 it is fit, 1 it fails, 2 it was called
+    wrongly or what was named is no model.
 
     \b
     zbatch check bert.py:Bert --gpu 0 --batch-size 64

@@ -53,7 +53,7 @@ class Keys:
 def make_farm(folder: str | Path) -> None:
     """Make keys for a broker and one of each role; raises :class:`ConfigError` where there are some."""
     farm = Path(folder)
-    if (farm / f"{BROKER}{SECRET}").exists():
+    if _is_there(farm / f"{BROKER}{SECRET}"):
         raise ConfigError(f"{farm} has a broker's key; nothing was changed, `zbatch keys add` adds to it")
     _make_pair(farm, BROKER)
     for role in ROLES:
@@ -73,10 +73,10 @@ def add(folder: str | Path, role: str, name: str) -> Path:
             f"wanted a name of at most {NAME_LENGTH} characters, no dot before it, got {name!r}"
         )
     server = farm / f"{BROKER}{PUBLIC}"
-    if not server.exists():
+    if not _is_there(server):
         raise ConfigError(f"{farm} has no {server.name}; make one with `zbatch keys new {farm}`")
     home = farm / name
-    if home.exists() or (farm / "allowed" / role / f"{name}{PUBLIC}").exists():
+    if _is_there(home) or _is_there(farm / "allowed" / role / f"{name}{PUBLIC}"):
         raise ConfigError(f"{farm} has a {name!r} already; choose another name")
     _allow(farm, role, name, _make_pair(home, role))
     shutil.copyfile(server, home / server.name)
@@ -91,7 +91,7 @@ def own(folder: str | Path, *roles: str) -> Keys:
     farm = Path(folder).expanduser()
     for role in roles:
         secret = farm / f"{role}{SECRET}"
-        if secret.exists():
+        if _is_there(secret):
             public, private = _load_secret(secret)
             return Keys(public, private, _load_public(farm / f"{BROKER}{PUBLIC}"))
     wanted = " or ".join(f"{role}{SECRET}" for role in roles)
@@ -107,7 +107,7 @@ def of_broker(folder: str | Path) -> Keys:
     """Return the broker's own key; raises :class:`ConfigError` as :func:`own` does."""
     farm = Path(folder).expanduser()
     secret = farm / f"{BROKER}{SECRET}"
-    if not secret.exists():
+    if not _is_there(secret):
         raise ConfigError(f"{farm} has no {secret.name}; make one with `zbatch keys new {farm}`")
     public, private = _load_secret(secret)
     return Keys(public, private)
@@ -191,6 +191,19 @@ def _allow(farm: Path, role: str, name: str, public: bytes) -> None:
         beside = folder / f".{name}.new"
         beside.write_text(f'curve\n    public-key = "{public.decode()}"\n')
         beside.replace(folder / f"{name}{PUBLIC}")
+
+
+def _is_there(path: Path) -> bool:
+    """Return whether a file is there; raises :class:`ConfigError` where that cannot be told."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        raise ConfigError(
+            f"{path}: no key can be read: {error.strerror}; run this as the user whose keys they are"
+        ) from None
+    return True
 
 
 def _load_secret(path: Path) -> tuple[bytes, bytes]:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +18,7 @@ from typing import Any
 import pytest
 import zmq
 
-from tests.live.shell import PATIENCE, ROOT, Zbatch, free_port, zbatch
+from tests.live.shell import PATIENCE, ROOT, Zbatch, environment, free_port, zbatch
 from zbatch import BrokerUnreachable, Forbidden, ZClient, wire
 from zbatch.core.links import Identity
 from zbatch.errors import ConfigError
@@ -335,3 +338,34 @@ def test_who_speaks_another_version_is_told_which_is_spoken(run: Start, context:
     text = f"protocol version {wire.VERSION + 1} was sent, version {wire.VERSION} is spoken here"
     assert wire.decode(dealer.recv()) == Denied(NOWHERE, 0, 0, Fault("protocol_mismatch", text))
     broker.says("peer of another version")
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("broker", "--frontend", "ipc:///tmp/front", "--backend", "ipc:///tmp/back"),
+        ("worker", "m:M", "--gpu", "cpu", "--backend", "ipc:///tmp/back"),
+        ("status", "--endpoint", "ipc:///tmp/front"),
+    ],
+    ids=["broker", "worker", "status"],
+)
+def test_keys_that_may_not_be_read_end_a_command_in_a_sentence(
+    command: tuple[str, ...], tmp_path: Path
+) -> None:
+    keys = tmp_path / "keys"
+    make_farm(keys)
+    keys.chmod(0)
+    started = [sys.executable, "-m", "zbatch", *command, "--keys", str(keys)]
+    if os.geteuid() == 0:  # who may read everything, unless that is taken from them
+        if shutil.which("setpriv") is None:
+            pytest.skip("setpriv takes from root what it may")
+        started = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", *started]
+    told = subprocess.run(
+        started, capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False
+    )
+    keys.chmod(0o700)
+    assert told.returncode == 2, told.stderr
+    assert told.stderr.endswith(
+        "no key can be read: Permission denied; run this as the user whose keys they are\n"
+    )
+    assert "Traceback" not in told.stderr
