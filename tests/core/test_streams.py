@@ -239,6 +239,54 @@ def test_a_reader_that_reads_nothing_for_its_timeout_is_told_that_it_was_too_slo
     assert outcomes(told + client.told()) == {0: "reader_too_slow"}
 
 
+def waits(cluster: Cluster, start: float, stop: float) -> None:
+    """Let time pass as the body does, a quarter of a second at a time."""
+    for step in range(int((stop - start) * 4) + 1):
+        cluster.turn(start + step / 4)
+
+
+def test_a_reader_for_whom_a_model_waits_alone_may_take_its_time() -> None:
+    cluster, worker, client, batch = streaming()
+    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]), now=1.0)
+    waits(cluster, 1.0, 9.0)
+    assert outcomes(client.told()) == {}
+
+
+def test_a_reader_for_whom_a_model_waits_while_others_wait_for_it_has_two_seconds() -> None:
+    cluster, worker, client, batch = streaming()
+    other = cluster.client("other")
+    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]), now=1.0)
+    waits(cluster, 1.0, 4.0)
+    other.asks(0, 1, now=4.0)
+    waits(cluster, 4.25, 5.75)
+    assert outcomes(client.told()) == {}
+    waits(cluster, 6.0, 6.25)
+    assert outcomes(client.told()) == {0: "reader_too_slow"}
+    (skip,) = [one for one in worker.told() if isinstance(one, Skip)]
+    assert (skip.batch, skip.positions) == (batch.batch, [(0, 1)])
+
+
+def test_of_a_reader_that_reads_a_little_the_waiting_is_added_up() -> None:
+    cluster, worker, client, batch = streaming()
+    cluster.client("other").asks(0, 1, now=0.0)
+    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]), now=0.0)
+    waits(cluster, 0.0, 1.0)
+    client.says(Taken, [(0, WINDOW)], now=1.0)
+    waits(cluster, 1.25, 3.0)
+    assert outcomes(client.told()) == {}
+    yields(worker, batch, Flow(0, 1, [b"x" * WINDOW]), now=3.0)
+    waits(cluster, 3.25, 4.5)
+    assert outcomes(client.told()) == {0: "reader_too_slow"}
+
+
+def test_a_reader_that_is_behind_while_the_model_works_for_another_one_holds_nobody_up() -> None:
+    cluster, worker, client, batch = streaming(2)
+    cluster.client("other").asks(0, 1, now=0.0)
+    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]), now=0.0)
+    waits(cluster, 0.0, 9.0)
+    assert outcomes(client.told()) == {}
+
+
 def test_a_worker_that_sends_more_than_is_read_loses_that_stream() -> None:
     _, worker, client, batch = streaming()
     part = b"x" * PART_BYTES

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -277,12 +278,21 @@ def test_a_reader_that_does_not_read_holds_back_its_model_and_no_memory(farm: Fa
     asleep = farm.ask({"parts": 600, "size": PIECE}, LINES)
     assert asleep.next() is not None
 
-    # It stands still: another batch waits until somebody reads.
-    late = farm.ask({"parts": 1}, query="?timeout=3s").answer()
+    time.sleep(3.0)
 
-    assert (late.status, farm.words("ended")) == (504, 0)
+    assert farm.words("ended") == 0
     assert gateway.memory_info().rss - before < 60 << 20
     assert len(asleep.all()) == 600
+
+
+def test_a_reader_that_reads_a_little_does_not_hold_up_who_waits_for_the_model(farm: Farm) -> None:
+    slow = farm.ask({"parts": 600, "size": PIECE}, LINES, "?timeout=1h")
+    assert slow.next() is not None
+
+    late = farm.ask({"parts": 1}).answer()
+
+    assert late.status == 200
+    assert slow.all()[-1]["code"] == "reader_too_slow"
 
 
 def test_a_reader_that_sleeps_beside_others_ends_in_an_error_and_they_are_whole(farm: Farm) -> None:

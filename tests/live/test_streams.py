@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -202,11 +203,19 @@ def test_a_stream_outlives_its_timeout_while_parts_come(client: ZClient[Any, Any
 def test_a_model_waits_for_its_only_reader(farm: Farm, client: ZClient[Any, Any]) -> None:
     stream = client.stream({"parts": 300, "size": PIECE})
     next(stream)
-    # It stands still: another batch waits until somebody reads.
-    with pytest.raises(DeadlineExceeded):
-        client.predict([{"parts": 1}], timeout=2.0)
+    time.sleep(2.5)
     assert farm.words("ended") == 0
     assert len(list(stream)) == 299
+
+
+def test_a_model_does_not_wait_for_a_reader_while_others_wait_for_the_model(
+    farm: Farm, client: ZClient[Any, Any]
+) -> None:
+    stream = client.stream({"parts": 300, "size": PIECE})
+    next(stream)
+    assert client.predict([{"parts": 1}]) == [["0"]]
+    with pytest.raises(ReaderTooSlow, match="others wait for the model, which has waited"):
+        list(stream)
 
 
 def test_a_reader_that_sleeps_holds_back_only_itself(farm: Farm, client: ZClient[Any, Any]) -> None:

@@ -50,6 +50,12 @@ EVERYTHING = 1 << 31
 BACKSTOP_BEATS = 2
 """A begun batch is lost this many beats after its lease: the supervisor, which is nearer, comes first."""
 
+HELD_UP = 2.0
+"""Seconds in all for which a model waits for the readers of a batch while others wait for the model."""
+
+LOOKS = 0.25
+"""Seconds between two looks at who waits for readers: such waiting is told from none by samples."""
+
 
 class Dispatcher:
     """Every worker, and every batch in a worker's hands."""
@@ -80,6 +86,9 @@ class Dispatcher:
         """One entry a worker, not a batch: a finished batch must not be kept until its lease would end."""
         self._moved_up: dict[bytes, Worker] = {}
         """Workers whose first batch may be another one than before."""
+        self._streaming: set[Handed] = set()
+        """Batches with streams; those that ended are swept with the next look."""
+        self._looks_at_readers = 0.0
         self._last_batch = 0
 
     # --- coming and going --------------------------------------------------------------------------
@@ -251,6 +260,9 @@ class Dispatcher:
         """Hand out what should run now, in every topic that something happened to."""
         for worker in self._leases.due(now):
             self._look_at_lease(worker, now)
+        if self._streaming and now >= self._looks_at_readers:
+            self._looks_at_readers = now + LOOKS
+            self._look_at_readers(now)
         for topic in self._topics.touched(now):
             topic.dispatch(now, lambda worker, spans, apart: self._start(worker, spans, apart, now))
             self._topics.sleeps(topic)
@@ -335,6 +347,9 @@ class Dispatcher:
             streams = streams or streamed
         if streams:
             _find_streams(handed)
+            if not self._streaming:
+                self._looks_at_readers = now + LOOKS
+            self._streaming.add(handed)
         link = handed.worker.link
         key = handed.spans[0].held.key
         message = Batch(*link.stamp(), self._epoch, handed.number, handed.attempt, spans, key, handed.apart)
@@ -369,6 +384,31 @@ class Dispatcher:
             link, place = handed.worker.link, held.stream.place
             skip = Skip(*link.stamp(), self._epoch, handed.number, [(place, place + 1)])
             self._out.append(Send(link.peer, skip))
+
+    def _look_at_readers(self, now: float) -> None:
+        """End streams whose readers have held up their model, and with it those who wait, long enough.
+
+        A model waits while all for whom it works are behind; nobody else is to pay for that.
+        """
+        for handed in list(self._streaming):
+            open_ones = [held for held in handed.streams.values() if held.open]
+            worker = handed.worker
+            if not open_ones or handed.number not in worker.holds:
+                self._streaming.discard(handed)
+                continue
+            if handed.began is None or not (self._is_wanted(worker) and _waits_for_readers(handed)):
+                continue
+            handed.held_up += LOOKS
+            if handed.held_up < HELD_UP:
+                continue
+            text = f"others wait for the model, which has waited for its readers for {HELD_UP:g} s in all"
+            for held in open_ones:
+                self._ledger.fail(held, (0, 1), Fault("reader_too_slow", text))
+
+    def _is_wanted(self, worker: Worker) -> bool:
+        """Return whether others wait for this worker: in line, or with it already."""
+        topic = self._topics.all[worker.ready.topic]
+        return len(worker.holds) > 1 or (bool(topic.backlog.items) and not topic.roster.idle)
 
     def _recall_message(self, handed: Handed) -> Recall:
         return Recall(*handed.worker.link.stamp(), self._epoch, handed.number)
@@ -652,8 +692,11 @@ class Dispatcher:
                     handed.began = moved(handed.began, since, now)
 
     def wakeup(self) -> float | None:
-        """Return when the next lease is to be looked at."""
-        return self._leases.next()
+        """Return when the next lease, or who waits for readers, is to be looked at."""
+        lease = self._leases.next()
+        if not self._streaming:
+            return lease
+        return self._looks_at_readers if lease is None else min(lease, self._looks_at_readers)
 
     def _find(self, link: Link, epoch: bytes, number: int) -> Handed | None:
         worker = self.workers.get(link.life)
@@ -686,6 +729,13 @@ def _parts(span: Span, frames: list[Any]) -> list[Part]:
                 frames += one
         parts.append(Part(name, list(items[span.start : span.stop]), counts))
     return parts
+
+
+def _waits_for_readers(handed: Handed) -> bool:
+    """Return whether the model can go on for nobody: what it would yield next is not read yet."""
+    if any(span.held.stream is None and span.held.open for span in handed.spans):
+        return False
+    return all(held.stream.is_full for held in handed.streams.values() if held.open and held.stream)
 
 
 def _find_streams(handed: Handed) -> None:

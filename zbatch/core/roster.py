@@ -34,6 +34,8 @@ class Handed:
     recalled: bool = False
     streams: dict[int, Held] = field(default_factory=dict)
     """Those of its items that are streamed, by place."""
+    held_up: float = 0.0
+    """Seconds for which its model waited for their readers while others waited for it."""
     withdrawn: bool = False
     """Others have it now: a late success still counts, a late error does not."""
 
