@@ -92,6 +92,8 @@ def test_an_error_of_the_gateway_itself_tells_nothing_of_it() -> None:
         ('File "/home/me/app.py", line 3', 'File "<path>", line 3'),
         ("cannot read:/home/me/x.bin", "cannot read:<path>"),
         ("ipc:///srv/zbatch/front and file:///home/me/x", "ipc:<path> and file:<path>"),
+        ("cannot open '/srv/secret dir/model.pt' or '/model.pt'", "cannot open '<path>' or '<path>'"),
+        ("no /data/run=3/a,b/x.bin there", "no <path> there"),
         ("3 / 4 and 1/2 and http://host/a/b", "3 / 4 and 1/2 and http://host/a/b"),
         ("wanted 'a/b'", "wanted 'a/b'"),
     ],

@@ -130,10 +130,14 @@ def text_of(error: ZbatchError) -> str:
 
 def without_paths(text: str) -> str:
     """Return a text of bounded length in which no path of a host stands."""
-    return _PATH.sub("<path>", text[:LONGEST_TEXT])
+    return _PATH.sub("<path>", _QUOTED.sub(r"\1<path>\1", text[:LONGEST_TEXT]))
 
 
-_PATH = re.compile(r"(?<![\w/.>])(?://)?/[\w.@+~-]+(?:/[\w.@+~-]+)+")
+_QUOTED = re.compile(r"""(['"])/[^'"\n]*\1""")
+"""A path as Python's own errors tell it: its end is known, and one part is enough."""
+
+_PATH = re.compile(r"(?<![\w/.>])(?://)?/[\w.@+~=,-]+(?:/[\w.@+~=,-]+)+")
+"""A path without quotes: what is behind a blank in it cannot be told from other words."""
 
 
 def _answer(status: int, headers: Mapping[str, str], told: Mapping[str, object]) -> Answer:
