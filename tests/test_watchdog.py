@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from zbatch.watchdog import Watchdog
+from zbatch.watchdog import Ear, Watchdog
 
 
 @pytest.fixture
@@ -84,3 +84,16 @@ def test_a_name_in_the_kernels_own_space_is_understood(monkeypatch: pytest.Monke
         monkeypatch.setenv("NOTIFY_SOCKET", "@" + name)
         Watchdog().ready()
         assert told(one) == [b"READY=1"]
+
+
+def test_who_hears_children_learns_which_of_them_serve() -> None:
+    ear = Ear()
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as child:
+        for word in (b"STOPPING=1", b"WATCHDOG=1"):
+            child.sendto(word, "\0" + ear.address[1:])
+        assert ear.serving() == set()
+        for word in (b"READY=1", b"READY=1"):
+            child.sendto(word, "\0" + ear.address[1:])
+        assert ear.serving() == {os.getpid()}
+        assert ear.serving() == set()
+    ear.close()

@@ -34,7 +34,7 @@ from zbatch.model_metrics import Shelf
 from zbatch.parts import Role, spawn_part
 from zbatch.processes import LEAVE, Alarm, Child, die_with_parent, heed_orders, reap_strangers
 from zbatch.sockets import require_free
-from zbatch.watchdog import Watchdog
+from zbatch.watchdog import Ear, Watchdog
 
 FAILED = 1
 WRONG = 2
@@ -60,6 +60,7 @@ class _Part:
     child: Child | None = None
     started: float = 0.0
     start_at: float = 0.0
+    has_served: bool = False
 
 
 class Launcher:
@@ -80,8 +81,12 @@ class Launcher:
         """Where gateways that share an address show each other what they count: who is scraped shows all."""
         self._alarm = Alarm()
         self._watchdog = Watchdog()
+        self._ear = Ear() if self._watchdog.is_heard else None
+        """Hears of the parts that serve; all of them make the whole."""
         self._poll = select.poll()
         self._poll.register(self._alarm, select.POLLIN)
+        if self._ear is not None:
+            self._poll.register(self._ear, select.POLLIN)
         self._orders = 0
         self._leaves_until: float | None = None
         """While one kind after the other leaves."""
@@ -96,8 +101,6 @@ class Launcher:
 
     def run(self) -> int:
         """Supervise until stopped, or until a child gives up; return the exit status."""
-        self._start_due(time.monotonic())
-        self._watchdog.ready()
         while not self._is_over():
             now = time.monotonic()
             self._watchdog.alive(now)
@@ -108,6 +111,8 @@ class Launcher:
                 if self._orders > 1:
                     self._end_now()
                 self._leave()
+            if self._ear is not None and self._ear.fileno() in ready:
+                self._hear(self._ear.serving())
             for part in self._parts():
                 if part.child is not None and part.child.fileno() in ready:
                     self._bury(part)
@@ -126,6 +131,17 @@ class Launcher:
         if self._shelf is not None:
             self._shelf.close()
         self._alarm.close()
+        if self._ear is not None:
+            self._ear.close()
+
+    def _hear(self, serving: set[int]) -> None:
+        """Say that all of it serves when the last part does, for the first time."""
+        parts = self._parts()
+        was_whole = all(part.has_served for part in parts)
+        for part in parts:
+            part.has_served |= part.child is not None and part.child.pid in serving
+        if not was_whole and all(part.has_served for part in parts):
+            self._watchdog.ready()
 
     def _parts(self) -> list[_Part]:
         return [*self._brokers, *self._workers, *self._gateways]
@@ -142,7 +158,8 @@ class Launcher:
         shelf = None
         if self._shelf is not None and part in self._gateways:
             shelf = self._shelf, self._gateways.index(part)
-        part.child = spawn_part(part.role, part.name, part.settings, shelf=shelf)
+        tells = "" if self._ear is None else self._ear.address
+        part.child = spawn_part(part.role, part.name, part.settings, shelf=shelf, tells=tells)
         self._poll.register(part.child.fileno(), select.POLLIN)
 
     def _bury(self, part: _Part) -> None:

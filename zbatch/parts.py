@@ -6,6 +6,7 @@ such parts, too.
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Literal
 
@@ -20,6 +21,9 @@ Role = Literal["broker", "worker", "serve", "gateway"]
 PROGRAMS = {"gateway": "zbatch.gateway"}
 """What is run for a part that the launcher's module is not."""
 
+FOR_ITS_MANAGER = {"NOTIFY_SOCKET", "WATCHDOG_PID", "WATCHDOG_USEC"}
+"""What a service manager tells the process that it has started, and no other."""
+
 
 def spawn_part(
     role: Role,
@@ -28,17 +32,23 @@ def spawn_part(
     *,
     silent: bool = False,
     shelf: tuple[Shelf, int] | None = None,
+    tells: str = "",
 ) -> Child:
     """Start a part with its settings; see :meth:`Child.spawn`.
 
     ``name`` is what a list of processes shows; of ``serve`` it is the folder of the private endpoint.
     ``shelf`` is where a gateway shows the others of its kind what it counts, and which of them it is.
+    ``tells`` is the socket at which it is to say that it serves; whoever watches this process hears nothing.
     """
+    env = {name: value for name, value in os.environ.items() if name not in FOR_ITS_MANAGER}
+    if tells:
+        env["NOTIFY_SOCKET"] = tells
     argv = [sys.executable, "-m", PROGRAMS.get(role, "zbatch.launcher"), role, name]
     if shelf is not None:
         argv.append(shelf[0].told(shelf[1]))
     return Child.spawn(
         argv,
+        env=env,
         config=msgspec.json.encode(settings),
         silent=silent,
         kept=shelf[0].descriptors if shelf is not None else (),

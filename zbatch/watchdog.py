@@ -7,12 +7,16 @@ systemd's protocol, one datagram a word: ``READY=1`` once it listens, ``WATCHDOG
 from __future__ import annotations
 
 import socket
+import struct
 from contextlib import suppress
 
 from zbatch.config import service_manager
 
 OFTEN = 3
 """Times a period that it says it is alive: one late turn of the loop is no hang."""
+
+CREDENTIALS = struct.Struct("3i")
+"""A sender's process, user and group, as the kernel tells them."""
 
 
 class Watchdog:
@@ -24,6 +28,11 @@ class Watchdog:
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._interval = period / OFTEN if address else 0.0
         self._due = 0.0
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether somebody asked to be told."""
+        return bool(self._address)
 
     def ready(self) -> None:
         """Say that it serves now."""
@@ -50,3 +59,37 @@ class Watchdog:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
                 one.setblocking(False)
                 one.sendto(word, self._address)
+
+
+class Ear:
+    """Hears which children serve, as they would tell a service manager: their parent speaks for all."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.setblocking(False)
+        # The kernel says who sent what, so that nobody else can speak for a child.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._socket.bind("")  # it finds a name of its own
+
+    @property
+    def address(self) -> str:
+        """What children are given as ``$NOTIFY_SOCKET``."""
+        return "@" + str(self._socket.getsockname()[1:], "ascii")
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when somebody spoke."""
+        return self._socket.fileno()
+
+    def serving(self) -> set[int]:
+        """Return the processes that have said since the last time that they serve."""
+        found = set()
+        with suppress(BlockingIOError):
+            while True:
+                word, ancillary, _, _ = self._socket.recvmsg(64, socket.CMSG_SPACE(CREDENTIALS.size))
+                if word == b"READY=1":
+                    found |= {CREDENTIALS.unpack(data)[0] for _, _, data in ancillary}
+        return found
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._socket.close()

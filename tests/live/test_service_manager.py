@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.live.shell import PATIENCE, ROOT, Zbatch, free_port
+from tests.live.streamed import double
+from zbatch import Streamer
 
 pytestmark = pytest.mark.live
 
@@ -31,12 +33,27 @@ class Manager:
         self._socket.settimeout(PATIENCE)
 
     def hears(self, word: bytes, pid: int) -> None:
-        """Wait until that process says it; what its children say counts for nothing, as with systemd."""
+        """Wait until that process says it; nobody else is to say anything."""
         while True:
-            said, ancillary, _, _ = self._socket.recvmsg(100, socket.CMSG_SPACE(CREDENTIALS.size))
-            ((_, _, sender),) = ancillary
-            if (said, CREDENTIALS.unpack(sender)[0]) == (word, pid):
+            said, speaker = self._hear()
+            assert speaker == pid, (said, speaker)
+            if said == word:
                 return
+
+    def heard(self) -> list[tuple[bytes, int]]:
+        """Return all that was said and not heard yet."""
+        self._socket.setblocking(False)
+        words = []
+        while True:
+            try:
+                words.append(self._hear())
+            except BlockingIOError:
+                return words
+
+    def _hear(self) -> tuple[bytes, int]:
+        said, ancillary, _, _ = self._socket.recvmsg(100, socket.CMSG_SPACE(CREDENTIALS.size))
+        ((_, _, sender),) = ancillary
+        return said, CREDENTIALS.unpack(sender)[0]
 
     def close(self) -> None:
         """Hear no more."""
@@ -61,7 +78,8 @@ def test_the_service_manager_is_told(command: str, run: Run, manager: Manager, t
     front, back = f"ipc://{tmp_path}/front", f"ipc://{tmp_path}/back"
     if command.startswith("gateway"):
         pytest.importorskip("httptools", reason="the gateway needs zbatch[http]")
-    gateway = ("gateway", "--http", f"127.0.0.1:{free_port()}", "--endpoint", front)
+    port = free_port()
+    gateway = ("gateway", "--http", f"127.0.0.1:{port}", "--endpoint", front)
     started = run(
         *{
             "broker": ("broker", "--frontend", front, "--backend", back),
@@ -74,8 +92,27 @@ def test_the_service_manager_is_told(command: str, run: Run, manager: Manager, t
     )
     pid = started.process.pid
     manager.hears(b"READY=1", pid)
+    if "gateway" in command:  # at once: who is started after it may ask it
+        socket.create_connection(("127.0.0.1", port), PATIENCE).close()
+    elif command != "worker":
+        assert Path(f"{tmp_path}/front").is_socket()
     for _ in range(3):
         manager.hears(b"WATCHDOG=1", pid)
     started.signal(signal.SIGTERM)
     manager.hears(b"STOPPING=1", pid)
     assert started.ends() == 0
+
+
+def test_what_does_not_start_is_never_said_to_serve(run: Run, manager: Manager) -> None:
+    pytest.importorskip("httptools", reason="the gateway needs zbatch[http]")
+    nothing = ("--tls-cert", "/nothing", "--tls-key", "/nothing")
+    started = run("gateway", "--http", f"127.0.0.1:{free_port()}", "--processes", "2", *nothing)
+    assert started.ends() == 2
+    assert [said for said, _ in manager.heard() if said == b"READY=1"] == []
+
+
+def test_a_private_cluster_says_nothing_to_the_service_manager_of_its_program(manager: Manager) -> None:
+    streamer = Streamer(double, 8, wait_for_worker_ready=True)
+    assert streamer.predict([2]) == [4]
+    streamer.destroy_workers()
+    assert manager.heard() == []
