@@ -463,6 +463,16 @@ def test_the_age_that_a_topic_may_reach_can_be_bounded() -> None:
     assert "would wait 20.5 s, longer than 5.0 s" in fault.text
 
 
+def test_what_runs_for_nobody_any_more_is_not_waited_for() -> None:
+    cluster, _, client = busy()
+    client.says(Beat, [], 99)
+    topic = cluster.core.topics.all["bert"]
+    assert (topic.items, topic.running) == (0, 1)
+    assert client.says(Request, [group(100, 1, ms=200)]) == []
+    (fault,) = faults(client.says(Request, [group(101, 1, ms=200)]))
+    assert fault.code == "overloaded"
+
+
 def test_without_workers_nobody_knows_how_long_it_takes() -> None:
     cluster = Cluster()
     client = cluster.client()

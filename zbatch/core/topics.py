@@ -128,8 +128,11 @@ class Topic:
     def wait(self, priority: int, principal: bytes) -> float:
         """Return when a new item would be answered at the earliest, as far as is known; there are workers.
 
-        It takes every batch for full, so a queue that moves more slowly is only found too short.
+        It takes every batch for full, so a queue that moves more slowly is only found too short.  What runs
+        for nobody any more may end at any time: where that is all, nothing is known.
         """
+        if not self.items:
+            return 0.0
         ahead = self.backlog.ahead(priority, principal) + self.running
         return (ahead / self.roster.items_at_once + 1.0) * self.typical_run if ahead else 0.0
 
