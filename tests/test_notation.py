@@ -117,6 +117,16 @@ def test_what_is_written_is_read(read: Callable[[object], object], value: object
             "wanted a topic's name, 1 to 128 printable characters without a comma, got 'a,b'",
         ),
         (notation.gpus, "", "wanted all, cpu, or GPUs by index or UUID such as 0,1, got ''"),
+        (
+            notation.seconds,
+            "9" * 60_000 + "x",
+            f"wanted a duration such as 10ms, 2s, 1m or 0.5 (seconds), got '{'9' * 20}'...",
+        ),
+        (
+            notation.size,
+            "9" * 60_000 + "x",
+            f"wanted a size such as 64KiB, 256MiB or 1048576 (bytes), got '{'9' * 20}'...",
+        ),
         (notation.gpus, "cuda:0", "wanted all, cpu, or GPUs by index or UUID such as 0,1, got 'cuda:0'"),
         (notation.gpus, "0,cpu", "wanted all, cpu, or GPUs by index or UUID such as 0,1, got '0,cpu'"),
         (notation.gpus, True, "wanted a string, got True"),

@@ -42,8 +42,11 @@ IPC_LENGTH = 100
 DIGITS = 40
 """Of a whole number: more than any setting has, fewer than Python refuses to read."""
 
-_DURATION = re.compile(r"(\d+\.?\d*|\.\d+)\s*(us|ms|s|m|h)?")
-_SIZE = re.compile(r"(\d+\.?\d*|\.\d+)\s*(B|[kK]B|MB|GB|KiB|MiB|GiB)?")
+WRITTEN = 60
+"""Characters of a duration or a size; callers over HTTP write some, too."""
+
+_DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s|m|h)?")
+_SIZE = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*(B|[kK]B|MB|GB|KiB|MiB|GiB)?")
 _HOST = re.compile(r"[A-Za-z0-9_.-]+|\*|\[[0-9A-Fa-f:.]+(%[A-Za-z0-9_.-]+)?\]")
 _GPU = re.compile(r"\d+|(GPU|MIG)-[A-Za-z0-9/-]+")
 _YES = {"true", "yes", "on", "1"}
@@ -113,6 +116,8 @@ def seconds(value: object) -> float:
     """Read a duration: a number of seconds, or a string with a unit (``10ms``, ``2s``, ``1m``)."""
     wanted = "a duration such as 10ms, 2s, 1m or 0.5 (seconds)"
     if isinstance(value, str):
+        if len(value) > WRITTEN:
+            raise ValueError(f"wanted {wanted}, got {value[:20]!r}...")
         match = _DURATION.fullmatch(value.strip())
         if match is None:
             raise ValueError(f"wanted {wanted}, got {value!r}")
@@ -129,13 +134,12 @@ def size(value: object) -> int:
     """Read a number of bytes: a whole number, or a string with a unit (``64KiB``, ``256MiB``)."""
     wanted = "a size such as 64KiB, 256MiB or 1048576 (bytes)"
     if isinstance(value, str):
+        if len(value) > WRITTEN:
+            raise ValueError(f"wanted {wanted}, got {value[:20]!r}...")
         match = _SIZE.fullmatch(value.strip())
         if match is None:
             raise ValueError(f"wanted {wanted}, got {value!r}")
-        count = float(match[1]) * SIZES[match[2] or "B"]
-        if not math.isfinite(count):
-            raise ValueError(f"wanted {wanted}, got {value[:20]!r}...")
-        value = round(count)
+        value = round(float(match[1]) * SIZES[match[2] or "B"])
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
         raise ValueError(f"wanted {wanted}, got {value!r}")
     return value
