@@ -81,6 +81,7 @@ class Launcher:
         """Where gateways that share an address show each other what they count: who is scraped shows all."""
         self._alarm = Alarm()
         self._watchdog = Watchdog()
+        self._is_ready = False
         self._ear = Ear() if self._watchdog.is_heard else None
         """Hears of the parts that serve; all of them make the whole."""
         self._poll = select.poll()
@@ -136,11 +137,15 @@ class Launcher:
 
     def _hear(self, serving: set[int]) -> None:
         """Say that all of it serves when the last part does, for the first time."""
-        parts = self._parts()
-        was_whole = all(part.has_served for part in parts)
-        for part in parts:
+        for part in self._parts():
             part.has_served |= part.child is not None and part.child.pid in serving
-        if not was_whole and all(part.has_served for part in parts):
+        self._say_ready()
+
+    def _say_ready(self) -> None:
+        # A part that was ordered to leave is not started again.
+        awaited = [part for part in self._parts() if not part.has_served and part.start_at < math.inf]
+        if not awaited and not self._is_ready and self._leaves_until is None:
+            self._is_ready = True
             self._watchdog.ready()
 
     def _parts(self) -> list[_Part]:
@@ -183,6 +188,7 @@ class Launcher:
                 pid=child.pid,
             )
             part.start_at = math.inf
+            self._say_ready()
             return
         if status is not None and status > 0:
             # It ended itself and said why: wrong settings, or a model that does not load after several tries.

@@ -199,6 +199,8 @@ def _is_there(path: Path) -> bool:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
         return False
+    except ValueError as error:
+        raise ConfigError(f"{str(path)!r}: no key can be read: {error}") from None
     except OSError as error:
         raise ConfigError(
             f"{path}: no key can be read: {error.strerror}; run this as the user whose keys they are"

@@ -15,6 +15,12 @@ from zbatch.config import service_manager
 OFTEN = 3
 """Times a period that it says it is alive: one late turn of the loop is no hang."""
 
+PATIENCE = 2.0
+"""Seconds for a word that has to arrive."""
+
+AT_A_TIME = 64
+"""Words that are heard in one turn: anyone on this host may say some."""
+
 CREDENTIALS = struct.Struct("3i")
 """A sender's process, user and group, as the kernel tells them."""
 
@@ -36,7 +42,8 @@ class Watchdog:
 
     def ready(self) -> None:
         """Say that it serves now."""
-        self._say(b"READY=1")
+        # It is said once: where it finds no room, it waits for some.
+        self._say(b"READY=1", PATIENCE)
 
     def stopping(self) -> None:
         """Say that it leaves."""
@@ -54,10 +61,10 @@ class Watchdog:
             return due
         return self._due if due is None else min(due, self._due)
 
-    def _say(self, word: bytes) -> None:
+    def _say(self, word: bytes, patience: float = 0.0) -> None:
         if self._address:
             with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as one:
-                one.setblocking(False)
+                one.settimeout(patience)
                 one.sendto(word, self._address)
 
 
@@ -84,7 +91,7 @@ class Ear:
         """Return the processes that have said since the last time that they serve."""
         found = set()
         with suppress(BlockingIOError):
-            while True:
+            for _ in range(AT_A_TIME):
                 word, ancillary, _, _ = self._socket.recvmsg(64, socket.CMSG_SPACE(CREDENTIALS.size))
                 if word == b"READY=1":
                     found |= {CREDENTIALS.unpack(data)[0] for _, _, data in ancillary}

@@ -1,7 +1,7 @@
 """Requests that came before, byte for byte: who asks again in the same words need not be parsed again.
 
 Most requests of a client differ in their bodies alone, and to parse a head is a third of what a request
-costs here.  What is remembered was read by the parser once, whole, so it means what that took it to mean.
+costs here.  What is remembered was read by the parser, whole, so it means what that took it to mean.
 """
 
 from __future__ import annotations
