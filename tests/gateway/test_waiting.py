@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -49,6 +50,30 @@ class Broker:
 
     async def close(self) -> None:
         """Be a client that is closed."""
+
+
+class Asking:
+    """A request for one item."""
+
+    method = "POST"
+    is_whole = True
+    is_lost = False
+    when_lost: Callable[[], object] | None = None
+    answered: bytes | None = None
+
+    def __init__(self, path: str, query: str) -> None:
+        self.path, self.query = path, query
+        self.headers: dict[str, str] = {"content-length": "1"}
+        self.notes: dict[str, Any] = {}
+
+    def taken(self) -> bytes:
+        return b"1"
+
+    async def body(self) -> bytes:
+        return b"1"
+
+    def answer(self, status: int, headers: list[tuple[str, str]], body: bytes) -> None:
+        self.answered = body
 
 
 def with_an_app(test: Callable[[App, Broker], Awaitable[None]]) -> None:
@@ -131,6 +156,24 @@ def test_a_probe_that_finds_workers_in_its_one_look_finds_them() -> None:
         broker.workers["late"] = 1
         app._looked = -1.0
         await app._require_served("late", 0.0, 0.0)
+
+    with_an_app(test)
+
+
+def test_who_waits_for_workers_does_so_within_its_timeout() -> None:
+    async def test(app: App, broker: Broker) -> None:
+        broker.workers["gone"] = 1
+        await app._look()
+        broker.workers["gone"] = 0
+        app._looked = -1.0
+        await app._look()
+        app._timeout = 0.05
+        request = Asking("/predict/gone", "wait=1h")
+        coroutine = app.begin(request)  # type: ignore[arg-type]
+        assert coroutine is not None
+        await coroutine
+        assert request.answered is not None
+        assert json.loads(request.answered)["code"] == "no_workers"
 
     with_an_app(test)
 

@@ -383,7 +383,7 @@ class App:
         items = self._items(route, wanted, holder, body)
         came = self._clock()
         timeout = self._timeout if asked.timeout is None else asked.timeout
-        await self._require_served(route.topic, min(asked.wait, asked.timeout or asked.wait), timeout)
+        await self._require_served(route.topic, min(asked.wait, timeout), timeout)
         waited = self._clock() - came
         self._judge(route, items)
         output: Any

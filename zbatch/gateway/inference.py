@@ -7,6 +7,7 @@ over how it does that.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 AGAIN = 0.1
 """Seconds before another look at whether the workers of a young broker are back."""
+
+SHORT = 0.001
+"""Seconds that a last look may take."""
 
 LONG = 256 << 10
 """Bytes: to compress more is left to a thread, since the loop would wait for it."""
@@ -164,9 +168,13 @@ class Inference:
             if self._clock() >= until:
                 raise NoWorkers(f"no worker has come for topic {route.topic[:100]!r}")
             await asyncio.sleep(AGAIN)
-            await self._desk.look()
-            left = max(until - self._clock(), 0.0)
-            await self._desk.require_served(route.topic, min(wait, left), left)
+            left = until - self._clock()
+            if left > 0:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await self._desk.look()
+                left = max(until - self._clock(), SHORT)
+                await self._desk.require_served(route.topic, min(wait, left), left)
         if route.topic not in self._known.topics:
             raise UnknownTopic(
                 f"{route.topic!r} is a pipeline and declares no tensors; ask POST /predict/{route.topic}"
