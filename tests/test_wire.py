@@ -193,7 +193,11 @@ GOLDEN: list[tuple[AnyMessage, int, bytes]] = [
         b"\x01\x9a\xa5BATCH" + HEAD_BYTES + b"\xc4\x08epoch...\t\x01\x91\x99\xc4\x08origin..\x05\xcc\xfa"
         b"\x91\xc4\x00\xc0\xc0\x92\x93\xa1x\x91\xc4\x01a\xc0\x93\xa1y\x91\xc4\x01b\x91\x02\xc2\xc0\xa0\xc2",
     ),
-    (Progress(*HEAD, EPOCH, 9), 0, b"\x01\x96\xa8PROGRESS" + HEAD_BYTES + b"\xc4\x08epoch...\t"),
+    (
+        Progress(*HEAD, EPOCH, 9, 250),
+        0,
+        b"\x01\x97\xa8PROGRESS" + HEAD_BYTES + b"\xc4\x08epoch...\t\xcc\xfa",
+    ),
     (
         Done(
             *HEAD,

@@ -151,6 +151,8 @@ class _LocalLine(Line):
         """For the model's thread: there is something to do."""
         self._clock = _Bell()
         """For the clock's thread: the model runs."""
+        self._says_progress = 0.0
+        """When the broker is told next that a model waits for readers."""
         self._busy = False
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
@@ -320,11 +322,19 @@ class _LocalLine(Line):
 
     def wait_for_readers(self, job: Job, places: Sequence[int]) -> None:
         """Wait while only readers that are behind want what the model would yield next."""
-        while self._worker.are_held_up(job, places, time.monotonic()) and not self.closed:
+        since = time.monotonic()
+        while self._worker.are_held_up(job, places, since) and not self.closed:
             with self._bell.awaited():
                 if not self._advanced and not self._cancelled:
                     self._bell.wait(LOOK)
+            since, before = time.monotonic(), since
+            job.waited += since - before
             self.put_parts(job, (), ())
+            if since >= self._says_progress:
+                self._says_progress = since + LOOK
+                with self._lock:
+                    told = self._deliver(WORKER, self._worker.progress(), since) + self._drive(since)
+                _announce(told)
 
     def _let_return(self, told: int) -> None:
         """Let those who were just told ask again, as long as more of them come."""

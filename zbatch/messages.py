@@ -357,6 +357,8 @@ class Progress(Message, frozen=True, tag="PROGRESS"):
 
     epoch: Token
     batch: Positive
+    waited_ms: Count = 0
+    """Of its run, in which it waited for readers alone."""
 
 
 class Done(Message, frozen=True, tag="DONE"):

@@ -349,10 +349,14 @@ class ModelProcess:
 
     def wait(self, job: Job, places: Sequence[int]) -> None:
         """Wait while only readers that are behind want what the model would yield next."""
-        while self._core.are_held_up(job, places, time.monotonic()):
+        since = time.monotonic()
+        while self._core.are_held_up(job, places, since):
             self._news.clear()
             if self._core.are_held_up(job, places, time.monotonic()):
                 self._news.wait(FULL if self._core.is_choked else LOOK)
+            since, before = time.monotonic(), since
+            if not self._core.is_choked:
+                job.waited += since - before
             self.put(job, (), ())
 
     # --- sockets -----------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from zbatch.messages import (
     Bye,
     Cancel,
     Done,
+    Draining,
     Fault,
     Flow,
     Parts,
@@ -239,51 +240,78 @@ def test_a_reader_that_reads_nothing_for_its_timeout_is_told_that_it_was_too_slo
     assert outcomes(told + client.told()) == {0: "reader_too_slow"}
 
 
-def waits(cluster: Cluster, start: float, stop: float) -> None:
-    """Let time pass as the body does, a quarter of a second at a time."""
-    for step in range(int((stop - start) * 4) + 1):
-        cluster.turn(start + step / 4)
+def waits(worker: Peer, batch: Batch, *seconds: float, start: float = 0.0) -> None:
+    """Have a worker tell once a second for how many seconds of each its model waited for readers."""
+    waited = 0.0
+    for second, one in enumerate(seconds, 1):
+        waited += one
+        worker.says(Progress, batch.epoch, batch.batch, int(waited * 1000), now=start + second)
 
 
 def test_a_reader_for_whom_a_model_waits_alone_may_take_its_time() -> None:
-    cluster, worker, client, batch = streaming()
-    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]), now=1.0)
-    waits(cluster, 1.0, 9.0)
+    _, worker, client, batch = streaming()
+    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]))
+    waits(worker, batch, *[1.0] * 9)
     assert outcomes(client.told()) == {}
 
 
 def test_a_reader_for_whom_a_model_waits_while_others_wait_for_it_has_two_seconds() -> None:
     cluster, worker, client, batch = streaming()
-    other = cluster.client("other")
-    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]), now=1.0)
-    waits(cluster, 1.0, 4.0)
-    other.asks(0, 1, now=4.0)
-    waits(cluster, 4.25, 5.75)
+    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]))
+    waits(worker, batch, 1.0, 1.0, 1.0)
+    cluster.client("other").asks(0, 1, now=3.0)
+    worker.says(Progress, batch.epoch, batch.batch, 4_000, now=4.0)
     assert outcomes(client.told()) == {}
-    waits(cluster, 6.0, 6.25)
+    told = worker.says(Progress, batch.epoch, batch.batch, 5_000, now=5.0)
     assert outcomes(client.told()) == {0: "reader_too_slow"}
-    (skip,) = [one for one in worker.told() if isinstance(one, Skip)]
-    assert (skip.batch, skip.positions) == (batch.batch, [(0, 1)])
+    skips = [one for one in told if isinstance(one, Skip)]
+    assert {(one.batch, *one.positions) for one in skips} == {(batch.batch, (0, 1))}
 
 
-def test_of_a_reader_that_reads_a_little_the_waiting_is_added_up() -> None:
+def test_a_reader_that_is_behind_now_and_then_goes_on_for_ever() -> None:
     cluster, worker, client, batch = streaming()
-    cluster.client("other").asks(0, 1, now=0.0)
-    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]), now=0.0)
-    waits(cluster, 0.0, 1.0)
-    client.says(Taken, [(0, WINDOW)], now=1.0)
-    waits(cluster, 1.25, 3.0)
+    cluster.client("other").asks(0, 1, ms=900_000)
+    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]))
+    waits(worker, batch, *[0.2] * 60)
     assert outcomes(client.told()) == {}
-    yields(worker, batch, Flow(0, 1, [b"x" * WINDOW]), now=3.0)
-    waits(cluster, 3.25, 4.5)
+
+
+def test_a_reader_that_reads_a_little_does_not() -> None:
+    cluster, worker, client, batch = streaming()
+    cluster.client("other").asks(0, 1, ms=900_000)
+    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]))
+    waits(worker, batch, 0.9, 0.9, 0.9)
     assert outcomes(client.told()) == {0: "reader_too_slow"}
 
 
-def test_a_reader_that_is_behind_while_the_model_works_for_another_one_holds_nobody_up() -> None:
+def test_of_several_streams_those_end_whose_readers_are_behind() -> None:
     cluster, worker, client, batch = streaming(2)
-    cluster.client("other").asks(0, 1, now=0.0)
-    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]), now=0.0)
-    waits(cluster, 0.0, 9.0)
+    cluster.client("other").asks(0, 1, ms=900_000)
+    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]), Flow(1, 0, [b"a"]))
+    waits(worker, batch, 1.0, 1.0)
+    assert outcomes(client.told()) == {0: "reader_too_slow"}
+
+
+def test_what_the_worker_has_in_hand_already_waits_too_unless_nobody_wants_it() -> None:
+    cluster, worker, client, batch = streaming(size=1)
+    other = cluster.client("other")
+    other.asks(0, 1, ms=900_000)
+    assert len(worker.told()) == 1  # it was prefetched
+    other.says(Cancel, [(0, 1)])
+    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]))
+    waits(worker, batch, 1.0, 1.0, 1.0)
+    assert outcomes(client.told()) == {}
+    other.asks(1, 1, ms=900_000, now=3.0)
+    waits(worker, batch, 4.0, 1.0, 1.0, start=3.0)
+    assert outcomes(client.told()) == {0: "reader_too_slow"}
+
+
+def test_a_worker_that_takes_nothing_new_is_waited_for_by_nobody() -> None:
+    cluster, worker, client, batch = streaming()
+    cluster.client("other").asks(0, 1, ms=900_000)
+    worker.says(Draining)
+    yields(worker, batch, Flow(0, 0, [b"x" * WINDOW]))
+    waits(worker, batch, 1.0, 1.0, 1.0)
     assert outcomes(client.told()) == {}
 
 

@@ -51,10 +51,10 @@ BACKSTOP_BEATS = 2
 """A begun batch is lost this many beats after its lease: the supervisor, which is nearer, comes first."""
 
 HELD_UP = 2.0
-"""Seconds in all for which a model waits for the readers of a batch while others wait for the model."""
+"""Seconds for which a model waits for the readers of a batch while others wait for the model."""
 
-LOOKS = 0.25
-"""Seconds between two looks at who waits for readers: such waiting is told from none by samples."""
+FORGIVEN = 0.25
+"""What of that is forgiven for each second in which it did not wait: who keeps up goes on for ever."""
 
 
 class Dispatcher:
@@ -86,9 +86,6 @@ class Dispatcher:
         """One entry a worker, not a batch: a finished batch must not be kept until its lease would end."""
         self._moved_up: dict[bytes, Worker] = {}
         """Workers whose first batch may be another one than before."""
-        self._streaming: set[Handed] = set()
-        """Batches with streams; those that ended are swept with the next look."""
-        self._looks_at_readers = 0.0
         self._last_batch = 0
 
     # --- coming and going --------------------------------------------------------------------------
@@ -260,9 +257,6 @@ class Dispatcher:
         """Hand out what should run now, in every topic that something happened to."""
         for worker in self._leases.due(now):
             self._look_at_lease(worker, now)
-        if self._streaming and now >= self._looks_at_readers:
-            self._looks_at_readers = now + LOOKS
-            self._look_at_readers(now)
         for topic in self._topics.touched(now):
             topic.dispatch(now, lambda worker, spans, apart: self._start(worker, spans, apart, now))
             self._topics.sleeps(topic)
@@ -347,9 +341,6 @@ class Dispatcher:
             streams = streams or streamed
         if streams:
             _find_streams(handed)
-            if not self._streaming:
-                self._looks_at_readers = now + LOOKS
-            self._streaming.add(handed)
         link = handed.worker.link
         key = handed.spans[0].held.key
         message = Batch(*link.stamp(), self._epoch, handed.number, handed.attempt, spans, key, handed.apart)
@@ -385,30 +376,33 @@ class Dispatcher:
             skip = Skip(*link.stamp(), self._epoch, handed.number, [(place, place + 1)])
             self._out.append(Send(link.peer, skip))
 
-    def _look_at_readers(self, now: float) -> None:
-        """End streams whose readers have held up their model, and with it those who wait, long enough.
+    def _weigh_waiting(self, handed: Handed, waited: float, now: float) -> None:
+        """Count for how long a model has waited for its readers; end their streams when others waited long.
 
-        A model waits while all for whom it works are behind; nobody else is to pay for that.
+        A model waits while all for whom it works are behind; nobody else is to pay for that.  A reader that
+        is behind now and then is forgiven with time.
         """
-        for handed in list(self._streaming):
-            open_ones = [held for held in handed.streams.values() if held.open]
-            worker = handed.worker
-            if not open_ones or handed.number not in worker.holds:
-                self._streaming.discard(handed)
-                continue
-            if handed.began is None or not (self._is_wanted(worker) and _waits_for_readers(handed)):
-                continue
-            handed.held_up += LOOKS
-            if handed.held_up < HELD_UP:
-                continue
-            text = f"others wait for the model, which has waited for its readers for {HELD_UP:g} s in all"
-            for held in open_ones:
+        passed = now - (handed.weighed or handed.sent)
+        fresh = min(max(waited - handed.waited, 0.0), passed)
+        handed.waited, handed.weighed = waited, now
+        if fresh and self._is_wanted(handed):
+            handed.held_up += fresh
+        handed.held_up = max(0.0, handed.held_up - (passed - fresh) * FORGIVEN)
+        if handed.held_up < HELD_UP:
+            return
+        text = f"others wait for the model, which has waited for its readers for {HELD_UP:g} s"
+        for held in handed.streams.values():
+            if held.open and held.stream is not None and held.stream.is_full:
                 self._ledger.fail(held, (0, 1), Fault("reader_too_slow", text))
 
-    def _is_wanted(self, worker: Worker) -> bool:
-        """Return whether others wait for this worker: in line, or with it already."""
+    def _is_wanted(self, handed: Handed) -> bool:
+        """Return whether others wait for this batch's worker: with it already, or in line."""
+        worker = handed.worker
+        if any(span.held.open for one in worker.holds.values() if one is not handed for span in one.spans):
+            return True
         topic = self._topics.all[worker.ready.topic]
-        return len(worker.holds) > 1 or (bool(topic.backlog.items) and not topic.roster.idle)
+        has_line = bool(topic.backlog.items or topic.apart)
+        return has_line and worker.takes_work and not topic.roster.idle
 
     def _recall_message(self, handed: Handed) -> Recall:
         return Recall(*handed.worker.link.stamp(), self._epoch, handed.number)
@@ -424,6 +418,8 @@ class Dispatcher:
         if handed is None:
             self._disclaim(link, progress.epoch, progress.batch)
             return
+        if progress.waited_ms:
+            self._weigh_waiting(handed, progress.waited_ms / 1000, now)
         if handed.began is not None:
             handed.began = now
         unread = [(place, place + 1) for place, held in handed.streams.items() if not held.open]
@@ -692,11 +688,8 @@ class Dispatcher:
                     handed.began = moved(handed.began, since, now)
 
     def wakeup(self) -> float | None:
-        """Return when the next lease, or who waits for readers, is to be looked at."""
-        lease = self._leases.next()
-        if not self._streaming:
-            return lease
-        return self._looks_at_readers if lease is None else min(lease, self._looks_at_readers)
+        """Return when the next lease is to be looked at."""
+        return self._leases.next()
 
     def _find(self, link: Link, epoch: bytes, number: int) -> Handed | None:
         worker = self.workers.get(link.life)
@@ -729,13 +722,6 @@ def _parts(span: Span, frames: list[Any]) -> list[Part]:
                 frames += one
         parts.append(Part(name, list(items[span.start : span.stop]), counts))
     return parts
-
-
-def _waits_for_readers(handed: Handed) -> bool:
-    """Return whether the model can go on for nobody: what it would yield next is not read yet."""
-    if any(span.held.stream is None and span.held.open for span in handed.spans):
-        return False
-    return all(held.stream.is_full for held in handed.streams.values() if held.open and held.stream)
 
 
 def _find_streams(handed: Handed) -> None:

@@ -34,8 +34,12 @@ class Handed:
     recalled: bool = False
     streams: dict[int, Held] = field(default_factory=dict)
     """Those of its items that are streamed, by place."""
+    waited: float = 0.0
+    """Seconds for which its model has waited for their readers, as its worker told last."""
+    weighed: float = 0.0
+    """When that was."""
     held_up: float = 0.0
-    """Seconds for which its model waited for their readers while others waited for it."""
+    """What of that others had to wait for, less what was forgiven."""
     withdrawn: bool = False
     """Others have it now: a late success still counts, a late error does not."""
 

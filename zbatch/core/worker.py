@@ -107,6 +107,8 @@ class Job:
     lease: float = LONGEST_LEASE
     flows: dict[int, Outflow] = field(default_factory=dict)
     """The streams of a batch that runs, by position."""
+    waited: float = 0.0
+    """Seconds for which its model has waited for readers alone."""
     _streams: list[Outflow | None] | None = None
 
     @property
@@ -380,7 +382,8 @@ class WorkerCore:
         job = self.running
         if job is None or not job.session.welcomed or job.session.epoch != job.epoch:
             return []
-        return [Send(job.session.peer, Progress(*job.session.stamp(), job.epoch, job.number))]
+        waited = int(job.waited * 1000)
+        return [Send(job.session.peer, Progress(*job.session.stamp(), job.epoch, job.number, waited))]
 
     def drain(self) -> list[Send]:
         """Take nothing new and give back what has not begun."""
