@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from zbatch.gateway.repeats import LONGEST, MOST, Known, Repeats, head_of
+from zbatch.gateway.repeats import LONGEST, MOST, Repeated, Repeats, head_of
 
 HEAD = b"POST /predict/bert HTTP/1.1\r\nhost: x\r\ncontent-length: 3\r\n\r\n"
-KNOWN = Known("POST", "/predict/bert", "", {"host": "x", "content-length": "3"}, 3, {})
+KNOWN = Repeated("POST", "/predict/bert", "", {"host": "x", "content-length": "3"}, 3, {})
 
 
 @pytest.fixture

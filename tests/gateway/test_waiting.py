@@ -115,6 +115,7 @@ def test_at_a_young_broker_a_name_is_waited_for_and_asked_when_its_workers_come(
             await asyncio.sleep(0)
         broker.workers["late"] = 1
         await waiting
+        assert app._known.has_workers("late")
 
     with_an_app(test)
 
@@ -156,6 +157,7 @@ def test_a_probe_that_finds_workers_in_its_one_look_finds_them() -> None:
         broker.workers["late"] = 1
         app._looked = -1.0
         await app._require_served("late", 0.0, 0.0)
+        assert (app._known.has_workers("late"), broker.looks) == (True, 2)
 
     with_an_app(test)
 

@@ -26,7 +26,7 @@ from zbatch.gateway import answers
 from zbatch.gateway.answers import Answer, HeadTooLarge, SlowBody, UnsupportedMedia
 from zbatch.gateway.awake import Awake
 from zbatch.gateway.heads import RequestIds
-from zbatch.gateway.repeats import Known, Repeats, head_of
+from zbatch.gateway.repeats import Repeated, Repeats, head_of
 
 SWEEP = 0.25
 """Seconds between two looks for heads that do not come."""
@@ -352,7 +352,7 @@ class Connection(asyncio.Protocol):
                 self._learn(self._queue[0], data)
         self._begin_next()
 
-    def _repeat(self, known: Known, data: bytes) -> None:
+    def _repeat(self, known: Repeated, data: bytes) -> None:
         """Take a whole request whose head is known; the parser, between two requests, need not hear of it."""
         request = Request(self, known.method, known.path, known.query, known.headers)
         request.notes = known.notes
@@ -375,7 +375,7 @@ class Connection(asyncio.Protocol):
             self._last_head = hash(head)
         elif request.keeps_alive and not request.expects and request.version == "1.1":
             told = request.method, request.path, request.query, request.headers
-            self._server.repeats.learn(head, Known(*told, request.size, request.notes))
+            self._server.repeats.learn(head, Repeated(*told, request.size, request.notes))
 
     def _feed(self, data: bytes) -> None:
         while True:

@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 AGAIN = 0.1
 """Seconds before another look at whether the workers of a young broker are back."""
 
-SHORT = 0.001
-"""Seconds that a last look may take."""
-
 LONG = 256 << 10
 """Bytes: to compress more is left to a thread, since the loop would wait for it."""
 
@@ -173,7 +170,7 @@ class Inference:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(left):
                         await self._desk.look()
-                left = max(until - self._clock(), SHORT)
+                left = max(until - self._clock(), heads.SHORTEST)
                 await self._desk.require_served(route.topic, min(wait, left), left)
         if route.topic not in self._known.topics:
             raise UnknownTopic(

@@ -17,7 +17,7 @@ MOST = 1_024
 END = b"\r\n\r\n"
 
 
-class Known(NamedTuple):
+class Repeated(NamedTuple):
     """What a head said."""
 
     method: str
@@ -35,15 +35,15 @@ class Repeats:
     """Heads of requests that came in one piece and left their connection as it was."""
 
     def __init__(self) -> None:
-        self._heads: dict[bytes, Known] = {}
+        self._heads: dict[bytes, Repeated] = {}
 
-    def find(self, data: bytes) -> Known | None:
+    def find(self, data: bytes) -> Repeated | None:
         """Return the head of a request, if this is one whole request with a head that came before."""
         end = data.find(END, 0, LONGEST) + len(END)
         known = self._heads.get(data[:end])
         return known if known is not None and len(data) - end == known.length else None
 
-    def learn(self, head: bytes, known: Known) -> None:
+    def learn(self, head: bytes, known: Repeated) -> None:
         """Remember a head."""
         if len(self._heads) >= MOST:
             self._heads.clear()
@@ -52,4 +52,5 @@ class Repeats:
 
 def head_of(data: bytes) -> bytes:
     """Return the head with which this begins; empty: it is too long to be remembered, or not whole."""
-    return data[: data.find(END, 0, LONGEST) + len(END)] if END in data[:LONGEST] else b""
+    end = data.find(END, 0, LONGEST)
+    return data[: end + len(END)] if end >= 0 else b""
